@@ -1,0 +1,1 @@
+"""Multi-turn task families behind one protocol."""

@@ -1,0 +1,54 @@
+"""The one error type a user meets: what is wrong, in which file, at which key, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class TurnscaleError(Exception):
+    """A problem in something the user supplied or can mend.
+
+    The command line prints ``str(error)`` as one line and exits with code 2; a traceback is a bug.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | Path | None = None,
+        key: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.problem = problem
+        self.file = None if file is None else str(file)
+        self.key = key
+        self.remedy = remedy
+        where = ": ".join(part for part in (self.file, self.key) if part)
+        text = f"{where}: {problem}" if where else problem
+        if remedy:
+            text = f"{text} Remedy: {remedy}"
+        super().__init__(text)
+
+
+class ConfigError(TurnscaleError):
+    """A configuration file that cannot be used as written."""
+
+
+class TaskError(TurnscaleError):
+    """A task panel or benchmark file that cannot be used."""
+
+
+class CheckpointError(TurnscaleError):
+    """A model checkpoint, adapter or training checkpoint that cannot be loaded."""
+
+
+class TrackingError(TurnscaleError):
+    """The tracking store cannot be reached or its content does not match the records."""
+
+
+class DataError(TurnscaleError):
+    """An outcomes, claims or results table that cannot be used."""
+
+
+class NumericalError(TurnscaleError):
+    """NaN or inf where a finite number is needed; the run stops rather than train on it."""

@@ -1,6 +1,6 @@
 """A study at a scale, resolved into specifications of jobs: panels, bases, critics, cells and runs.
 
-Nothing here trains or opens a checkpoint, and importing it loads neither torch nor MLflow, so a plan is quick.
+Nothing here trains or opens a checkpoint, and importing it loads neither torch nor MLflow, so plans are quick.
 
 Every job is described by a *specification*: a plain JSON value that holds all that can change the job's
 numbers, and nothing else. Its hash is the job's identity and stands in the path of its output, so a changed
@@ -57,7 +57,8 @@ class Run:
     @property
     def key(self) -> str:
         """The run's name in the tracking store: unique per configuration and seed."""
-        return f"{self.scale}/{self.study}/{self.family}/{self.model}/{self.cell}-{self.spec.hash}/seed-{self.seed}"
+        arm = f"{self.scale}/{self.study}/{self.family}/{self.model}/{self.cell}-{self.spec.hash}"
+        return f"{arm}/seed-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Plan:
     scale: Scale
     cells: tuple[ResolvedCell, ...]
     seeds: tuple[int, ...]
-    root: Path = field(default=Path("."))
+    root: Path = field(default=Path())
 
     def results(self) -> Path:
         """Folder of this scale's results."""
@@ -198,7 +199,7 @@ class Plan:
         return total
 
 
-def load_study(name: str, root: Path = Path(".")) -> Study:
+def load_study(name: str, root: Path = Path()) -> Study:
     """The study ``configs/studies/<name>.yaml``.
 
     Raises:
@@ -210,7 +211,7 @@ def load_study(name: str, root: Path = Path(".")) -> Study:
     return study
 
 
-def load_scale(name: str, root: Path = Path(".")) -> Scale:
+def load_scale(name: str, root: Path = Path()) -> Scale:
     """The scale ``configs/scales/<name>.yaml``.
 
     Raises:
@@ -227,7 +228,7 @@ def resolve(
     scale_name: str,
     *,
     seeds: int | None = None,
-    root: Path = Path("."),
+    root: Path = Path(),
 ) -> Plan:
     """Resolve a study at a scale into cells and runs.
 

@@ -1,6 +1,6 @@
 """A study at a scale, resolved into specifications of jobs: panels, bases, critics, cells and runs.
 
-Nothing here trains or opens a checkpoint, and importing it loads neither torch nor MLflow, so plans are quick.
+Nothing here trains or opens a checkpoint, and importing it loads neither torch nor MLflow; plans are quick.
 
 Every job is described by a *specification*: a plain JSON value that holds all that can change the job's
 numbers, and nothing else. Its hash is the job's identity and stands in the path of its output, so a changed

@@ -25,7 +25,7 @@ class Task:
         version: version of the generator; a change of the generator that alters tasks raises it.
         split: ``train``, ``validation`` or the name of a test benchmark.
         index: position in the family's stream for this split.
-        params: everything else the generator needs (difficulty, number of distractors, ...), JSON values only.
+        params: everything else the generator needs (difficulty, distractors, ...), JSON values only.
     """
 
     family: str
@@ -44,6 +44,11 @@ class Task:
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def difficulty(self) -> str:
+        """The stratum of the task for success by difficulty (``params["difficulty"]``, else ``all``)."""
+        return str(self.params.get("difficulty", "all"))
+
 
 @dataclass(frozen=True)
 class Step:
@@ -55,6 +60,7 @@ class Step:
         reward: terminal reward, meaningful only when done.
         success: the task was solved, meaningful only when done.
         valid: False when the turn was malformed (it used up the turn and the observation says nothing).
+        failure: why the environment itself broke down, "" when it did not (set by ``guard.py``).
     """
 
     observation: str
@@ -62,6 +68,7 @@ class Step:
     reward: float = 0.0
     success: bool = False
     valid: bool = True
+    failure: str = ""
 
 
 class Environment(Protocol):
@@ -102,7 +109,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A supervised transcript: ``turns[i]`` is answered by ``observations[i]``; the last observation is ""."""
+    """A supervised transcript: ``turns[i]`` is answered by ``observations[i]``; the last one is ""."""
 
     task: Task
     prompt: str
@@ -113,12 +120,24 @@ class Demonstration:
 
 
 class Family(Protocol):
-    """A family of tasks: streams of train, validation and test tasks, environments and demonstrations."""
+    """A family of tasks: streams of train, validation and test tasks, environments and demonstrations.
+
+    Attributes:
+        name: name of the family in tables and file names.
+        version: version of the generator, part of every task's identity.
+        limits: budgets of an episode.
+        benchmarks: names of the test splits.
+        instructions: how to act, in prose, for the system message of a real chat model; local word-level
+            models learn the format from demonstrations and are not shown it.
+        expert_share: share of experts in the demonstration mix, to be drawn by whoever calls ``demonstrate``.
+    """
 
     name: str
     version: str
     limits: Limits
     benchmarks: tuple[str, ...]
+    instructions: str
+    expert_share: float
 
     def task(self, split: str, index: int) -> Task:
         """Task number ``index`` of a split; splits are disjoint by construction."""
@@ -128,8 +147,16 @@ class Family(Protocol):
         """Number of tasks available in the split, None when unbounded."""
         ...
 
+    def content(self, task: Task) -> str:
+        """A text that determines what the task asks and hides: equal texts mean the same task content."""
+        ...
+
     def make(self) -> Environment:
         """A fresh environment."""
+        ...
+
+    def random_turn(self, prompt: str, observation: str, rng: np.random.Generator) -> str:
+        """A well-formed turn of the random policy, given the prompt and what was observed last."""
         ...
 
     def vocabulary(self) -> Sequence[str]:

@@ -1,0 +1,144 @@
+"""Where runs are recorded: one MLflow store, created once, outside ``results/``.
+
+The default is SQLite with write-ahead logging at ``mlflow/mlflow.db`` and artifacts under
+``mlflow/artifacts``. ``MLFLOW_TRACKING_URI`` replaces it with any MLflow store (a server, PostgreSQL); jobs
+on several machines need that, since SQLite must not be shared over a network file system.
+
+MLflow creates its tables on first use and that is not safe in parallel, so `init_tracking` runs once, as
+the first job of the workflow, and everything else connects with `connect`, which refuses a store that was
+never initialised.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turnscale.errors import TrackingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+EXPERIMENT = "turnscale"
+"""The one MLflow experiment; study, scale, cell and seed are tags, so runs of all scales compare side by
+side."""
+
+
+def store_dir(root: Path) -> Path:
+    """Absolute folder of the default store."""
+    return root.resolve() / "mlflow"
+
+
+def tracking_uri(root: Path = Path()) -> str:
+    """``MLFLOW_TRACKING_URI`` if set, else the project's SQLite file as an absolute URI."""
+    given = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
+    return given or f"sqlite:///{store_dir(root) / 'mlflow.db'}"
+
+
+def is_default(root: Path = Path()) -> bool:
+    """Whether runs go to the project's own SQLite store."""
+    return tracking_uri(root) == f"sqlite:///{store_dir(root) / 'mlflow.db'}"
+
+
+def init_tracking(root: Path = Path()) -> dict[str, Any]:
+    """Create the store's tables and the experiment, if they are not there; safe to repeat and to race.
+
+    Returns:
+        ``{"experiment": name, "experiment_id": id, "backend": "sqlite"|"postgresql"|"http"|...}``. The
+        address is left out: a database address can hold a password.
+
+    Raises:
+        TrackingError: the store cannot be reached, or was made by another version of MLflow.
+    """
+    folder = store_dir(root)
+    if not is_default(root):
+        return _create(root, artifacts=None)
+    (folder / "artifacts").mkdir(parents=True, exist_ok=True)
+    with (folder / ".init.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = _create(root, artifacts=(folder / "artifacts").as_uri())
+        connection = sqlite3.connect(folder / "mlflow.db", timeout=60)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        finally:
+            connection.close()
+    return record
+
+
+def _create(root: Path, artifacts: str | None) -> dict[str, Any]:
+    client = _client(root)
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = client.get_experiment_by_name(EXPERIMENT)
+        if found is None:
+            try:
+                identity = client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+            except MlflowException:
+                found = client.get_experiment_by_name(EXPERIMENT)  # another initialiser was faster
+                if found is None:
+                    raise
+                identity = found.experiment_id
+        else:
+            identity = found.experiment_id
+    except MlflowException as error:
+        raise _unusable(error) from error
+    return {
+        "experiment": EXPERIMENT,
+        "experiment_id": identity,
+        "backend": tracking_uri(root).split(":", 1)[0].split("+", 1)[0],
+    }
+
+
+def connect(root: Path = Path()) -> tuple[MlflowClient, str]:
+    """A client and the experiment's id.
+
+    Raises:
+        TrackingError: the store was never initialised, or cannot be reached.
+    """
+    if is_default(root) and not (store_dir(root) / "mlflow.db").exists():
+        raise TrackingError(
+            "the tracking store does not exist yet.",
+            file=store_dir(root) / "mlflow.db",
+            remedy="run 'make reproduce', or 'turnscale job tracking' alone.",
+        )
+    client = _client(root)
+    from mlflow.exceptions import MlflowException
+
+    try:
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+    except MlflowException as error:
+        raise _unusable(error) from error
+    if experiment is None:
+        raise TrackingError(
+            f"the tracking store has no experiment '{EXPERIMENT}'.", remedy="run 'turnscale job tracking'."
+        )
+    return client, experiment.experiment_id
+
+
+def _client(root: Path) -> MlflowClient:
+    # Read by MLflow when it is imported; runs are nobody else's business.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return MlflowClient(tracking_uri=tracking_uri(root))
+    except MlflowException as error:
+        raise _unusable(error) from error
+
+
+def _unusable(error: Exception) -> TrackingError:
+    reason = str(error).strip().splitlines()[0]
+    if "out-of-date database schema" in str(error):
+        return TrackingError(
+            "the tracking store was made by another version of MLflow.",
+            remedy="back it up, then run 'mlflow db upgrade' on it.",
+        )
+    return TrackingError(
+        f"the tracking store cannot be used ({reason}).",
+        remedy="check MLFLOW_TRACKING_URI, or unset it to use the project's own store.",
+    )

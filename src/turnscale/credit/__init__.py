@@ -1,1 +1,1 @@
-
+"""Credit assignment: pure functions ``f(batch, **conventions) -> Credit``, one file per family."""

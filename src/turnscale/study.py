@@ -69,6 +69,7 @@ class ResolvedCell:
     model: str
     cell: str
     label: str
+    method_name: str
     method: Mapping[str, Any]
     trains: bool
     needs_critic: bool
@@ -103,7 +104,7 @@ class Plan:
                 family=cell.family,
                 model=cell.model,
                 cell=cell.cell,
-                method=str(cell.method["name"]),
+                method=cell.method_name,
                 seed=seed,
                 spec=cell.train,
             )
@@ -283,7 +284,7 @@ def _resolve_cell(
 
     cell = study.cells[cell_name]
     try:
-        method = load_method(cell.method, cell.set, root=root / "configs" / "methods")
+        method = load_method(cell.method, cell.set, directory=root / "configs" / "methods")
     except ConfigError as error:
         if cell.set:
             raise ConfigError(
@@ -313,7 +314,7 @@ def _resolve_cell(
                 **common,
                 "base": base.value,
                 "critic": scale.critic.model_dump(),
-                "heads": method.critic_heads,
+                "heads": method.critic.heads,
                 "temperature": training.temperature,
             },
         )
@@ -336,6 +337,7 @@ def _resolve_cell(
         model=model_name,
         cell=cell_name,
         label=cell.label or method.title,
+        method_name=method.name,
         method=resolved,
         trains=method.train,
         needs_critic=method.needs_critic,

@@ -65,6 +65,11 @@ class Training(Strict):
     beta2: Share = 0.99
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     grad_clip: Rate = 1.0
+    micro_batch: Positive = Field(256, description="rows per forward and backward pass")
+    old_logp: Literal["sampler", "trainer"] = Field(
+        "sampler",
+        description="where the old log-probabilities come from; trainer costs one more forward pass",
+    )
     temperature: Rate = 1.0
     validate_every: Positive = 10
     validation_attempts: Positive = 2

@@ -1,0 +1,85 @@
+"""What a model configuration may say; importing it loads no torch, so that plans are quick."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoraSpec(_Strict):
+    """LoRA: delta W = (alpha / r) B A on every projection named; fused expert weights are adapted with them."""
+
+    r: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = PROJECTIONS
+
+
+class Architecture(_Strict):
+    """Numbers of a randomly initialised local model; ``experts`` > 0 makes it a mixture of experts."""
+
+    hidden: int = 64
+    layers: int = 3
+    feed_forward: int = 160
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    max_positions: int = 2048
+    rope_theta: float = 10_000.0
+    experts: int = 0
+    experts_per_token: int = 2
+    expert_width: int = 80
+    router_aux_loss: float = 0.01
+
+
+class ModelConfig(_Strict):
+    """A model a study names. ``kind`` says where its weights come from; everything else is common.
+
+    Attributes:
+        name: name used in tables.
+        kind: ``local`` (made by :func:`make_local`, then trained), ``pretrained`` (a directory or hub name) or
+            ``gguf`` (a GGUF file, dequantised on load).
+        architecture: numbers of a local model.
+        path: directory of the checkpoint or hub name; for ``local`` it may be given later to :func:`load`.
+        revision: hub revision; required when ``path`` is a hub name, so that a run names its weights.
+        gguf_file: file inside ``path`` (or inside ``package``).
+        package: installed Python package that carries the files.
+        dtype, device: where and in which precision the weights are held.
+        system: system prompt of every episode, or None for the template's own default.
+        observation_role: chat role under which observations are shown. ``tool`` keeps the thinking of earlier
+            turns with templates that strip it before the last user message.
+        lora: the adapters put on it.
+    """
+
+    name: str
+    kind: Literal["local", "pretrained", "gguf"]
+    architecture: Architecture | None = None
+    path: str | None = None
+    revision: str | None = None
+    gguf_file: str | None = None
+    package: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "cpu"
+    system: str | None = None
+    observation_role: Literal["user", "tool"] = "user"
+    lora: LoraSpec = LoraSpec()
+
+    @model_validator(mode="after")
+    def _complete(self) -> ModelConfig:
+        if self.kind == "local" and self.architecture is None:
+            raise ValueError("architecture: a local model needs its numbers")
+        if self.kind != "local" and self.architecture is not None:
+            raise ValueError("architecture: only a local model has one; remove it")
+        if self.kind == "pretrained" and self.path is None:
+            raise ValueError("path: a pretrained model needs a directory or a hub name")
+        if (self.kind == "gguf") != (self.gguf_file is not None):
+            raise ValueError("gguf_file: needed for kind gguf, and only there")
+        if self.kind == "gguf" and (self.path is None) == (self.package is None):
+            raise ValueError("path, package: a GGUF file needs exactly one of the two")
+        return self

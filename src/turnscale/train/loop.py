@@ -1,0 +1,472 @@
+"""One reinforcement-learning run: rollout, credit, update, again; resumable at any step, bit for bit."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from turnscale.agent.adapter import (
+    Agent,
+    attach,
+    critic_parameters,
+    load_adapter,
+    policy_parameters,
+    save_adapter,
+)
+from turnscale.agent.decode import make_decoder
+from turnscale.agent.forward import action_logprobs
+from turnscale.agent.rollout import Rollouts, rollout
+from turnscale.batch import TurnBatch
+from turnscale.config.schema import Training
+from turnscale.envs.panels import Panels
+from turnscale.envs.protocol import Family
+from turnscale.envs.registry import FamilyConfig, load_family
+from turnscale.errors import NumericalError
+from turnscale.evaluate import Sampler, attempt
+from turnscale.methods import Method
+from turnscale.objective.value import explained_variance
+from turnscale.seeding import fix_threads, numpy_stream, stream_seed, torch_stream
+from turnscale.study import Run
+from turnscale.track.run import RunLog, open_run
+from turnscale.train import state
+from turnscale.train.critic import read_heads, with_values
+from turnscale.train.update import update_critic, update_policy
+from turnscale.train.warmup import open_base
+
+CRITIC_COLUMNS = (
+    "checkpoint",
+    "set",
+    "trajectory",
+    "prompt",
+    "turn",
+    "token",
+    "value",
+    "observation_tokens",
+    "reward",
+    "success",
+)
+
+
+def train_run(
+    run: Run,
+    base_record: Mapping[str, Any],
+    panels: Panels,
+    critic_record: Mapping[str, Any] | None,
+    work: Path,
+    *,
+    checkpoint_every: int = 10,
+    root: Path = Path(),
+) -> dict[str, Any]:
+    """Train one run to its end, or go on from its newest checkpoint.
+
+    Args:
+        run: which run, with its ``train`` specification.
+        base_record: record of the starting checkpoint.
+        panels: frozen task panels.
+        critic_record: record of the warmed-up critic, for methods with one.
+        work: the run's checkpoint folder, kept across kills.
+        checkpoint_every: steps between checkpoints.
+        root: the project folder (for the tracking store).
+
+    Returns:
+        The run's record.
+
+    Raises:
+        NumericalError: NaN or inf; the batch is in ``work`` and in the tracking store, the run is FAILED.
+        KeyboardInterrupt: SIGTERM or Ctrl-C came; a checkpoint was written first.
+    """
+    spec = run.spec.value
+    fix_threads(int(spec["threads"]))
+    tags = {"panels": panels.hash, "base": str(base_record["hash"])}
+    with state.exclusive(work), open_run(run, spec, tags, root) as log:
+        if spec["training"] is None:
+            return log.finish({"adapter": None, "steps": 0})
+        trainer = Trainer(run, base_record, panels, critic_record)
+        trainer.resume(work, log)
+        with _deferred_stop() as stop:
+            for step in tqdm(
+                range(trainer.step, trainer.settings.steps),
+                desc=f"{run.cell} seed {run.seed}",
+                initial=trainer.step,
+                total=trainer.settings.steps,
+                mininterval=2,
+            ):
+                try:
+                    trainer.advance()
+                except NumericalError:
+                    _dump(trainer, work, log)
+                    raise
+                finally:
+                    trainer.send(log)
+                last = step + 1 == trainer.settings.steps
+                if last or stop.requested or (step + 1) % checkpoint_every == 0:
+                    log.flush()
+                    state.save(work, trainer.snapshot())
+                if stop.requested and not last:
+                    raise KeyboardInterrupt
+        return trainer.finish(log, work)
+
+
+class Trainer:
+    """The state of one run between steps.
+
+    Attributes:
+        step: finished steps.
+        metrics: rows (step, name, value) so far.
+        critic_rows: rows of ``CRITIC_COLUMNS`` so far.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        base_record: Mapping[str, Any],
+        panels: Panels,
+        critic_record: Mapping[str, Any] | None,
+    ) -> None:
+        spec = run.spec.value
+        self.run = run
+        self.seed = run.seed
+        self.settings = Training.model_validate(spec["training"])
+        self.method = method_of(spec["method"], run.method)
+        self.family: Family = load_family(FamilyConfig.model_validate(spec["base"]["family"]))
+        self.panels = panels
+        self.tasks = panels.split("train")
+        checkpoint = open_base(spec["base"], base_record)
+        heads = self.method.critic.heads
+        self.agent: Agent = attach(checkpoint, stream_seed(self.seed, "adapter"), value_heads=heads)
+        self.policy_optimiser = self._optimiser(policy_parameters(self.agent), self.settings.lr)
+        self.critic_optimiser: torch.optim.Optimizer | None = None
+        self.probe: TurnBatch | None = None
+        if heads:
+            if critic_record is None:
+                raise ValueError(f"method {self.method.name} needs the record of a warmed-up critic")
+            if self.method.critic.warmup:
+                load_adapter(self.agent, Path(critic_record["adapter"]), which="critic")
+            self.probe = TurnBatch(**load_file(critic_record["probe"]))
+            self.critic_optimiser = self._optimiser(critic_parameters(self.agent), self.settings.critic_lr)
+        self.step = 0
+        self.metrics: list[list[Any]] = []
+        self.critic_rows: list[list[Any]] = []
+        self.sent = 0
+        self.last_batch: TurnBatch | None = None
+
+    def _optimiser(self, parameters: list[Any], lr: float) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            parameters,
+            lr=lr,
+            betas=(self.settings.beta1, self.settings.beta2),
+            weight_decay=self.settings.weight_decay,
+        )
+
+    # One step.
+
+    def advance(self) -> None:
+        """One step: rollout, credit, update of policy and critic, and every so often validation and probes."""
+        if self.step == 0:
+            self._validate(0)
+            self._read_probe(0, None)
+        started = time.monotonic()
+        rate = self._decay()
+        for optimiser, lr in (
+            (self.policy_optimiser, self.settings.lr),
+            (self.critic_optimiser, self.settings.critic_lr),
+        ):
+            for group in optimiser.param_groups if optimiser is not None else ():
+                group["lr"] = lr * rate
+        rollouts = self.sample()
+        batch = self._read(rollouts.batch)
+        self.last_batch = batch
+        credit = self.method.credit(batch)
+        advantages = self.method.normalise(credit.advantages, batch)
+        self._check(batch, advantages)
+        found: dict[str, float] = {**self._describe(rollouts, batch, advantages), **credit.metrics}
+        old_logp = batch.logp_rollout
+        if self.settings.old_logp == "trainer":
+            with torch.no_grad():
+                old_logp = self._logp(batch, "policy")
+        found |= update_policy(
+            self.agent,
+            self.method,
+            batch,
+            advantages,
+            old_logp,
+            self.policy_optimiser,
+            self.settings,
+            torch_stream(self.seed, "minibatches", self.step),
+        )
+        if self.critic_optimiser is not None and batch.values is not None:
+            found |= explained_variance(batch.values, batch)
+            found |= update_critic(
+                self.agent,
+                self.method,
+                batch,
+                credit,
+                self.critic_optimiser,
+                self.settings,
+                torch_stream(self.seed, "critic minibatches", self.step),
+            )
+        found["lr"] = self.settings.lr * rate
+        elapsed = time.monotonic() - started
+        self.step += 1
+        self._log(self.step, {name: value for name, value in found.items() if name != "row_tokens"})
+        self._log(
+            self.step, {"row_tokens_per_second": rollouts.row_tokens / elapsed, "step_seconds": elapsed}
+        )
+        if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
+            self._validate(self.step)
+        self._read_probe(self.step, batch)
+
+    def sample(self) -> Rollouts:
+        """The step's rollouts: ``prompts`` tasks in panel order of the epoch's permutation, a group of each."""
+        groups = self.method.sampling.group_size or self.settings.group_size
+        prompts = self.settings.prompts * self.settings.group_size // groups
+        first = self.step * prompts
+        chosen = [self._task_at(first + i) for i in range(prompts) for _ in range(groups)]
+        return rollout(
+            make_decoder(self.agent.model, "policy"),
+            self.agent.chat,
+            self.family.make,
+            [self.tasks[i] for i in chosen],
+            [stream_seed(self.seed, "environment", self.step, row) for row in range(len(chosen))],
+            self.family.limits,
+            torch_stream(self.seed, "sampler", self.step, device=self._device()),
+            temperature=self.settings.temperature,
+            task_index=chosen,
+            group=[row // groups for row in range(len(chosen))],
+        )
+
+    def _task_at(self, position: int) -> int:
+        epoch, offset = divmod(position, len(self.tasks))
+        order = numpy_stream(self.seed, "task order", epoch).permutation(len(self.tasks))
+        return int(order[offset])
+
+    def _read(self, batch: TurnBatch) -> TurnBatch:
+        """Values and reference log-probabilities the method needs, read before any update of the step."""
+        with torch.no_grad():
+            if self.agent.head is not None:
+                batch = self._valued(batch)
+            if self.method.needs_reference:
+                batch = batch.with_(logp_ref=self._logp(batch, None))
+        return batch
+
+    def _valued(self, batch: TurnBatch) -> TurnBatch:
+        parts = [
+            read_heads(self.agent, _keep_width(batch, rows))
+            for rows in torch.arange(batch.size).split(self.settings.micro_batch)
+        ]
+        return with_values(batch, torch.cat(parts, dim=1))
+
+    def _logp(self, batch: TurnBatch, adapter: str | None) -> Tensor:
+        parts = [
+            action_logprobs(self.agent.model, _keep_width(batch, rows), adapter, self.settings.temperature)[0]
+            for rows in torch.arange(batch.size).split(self.settings.micro_batch)
+        ]
+        return torch.cat(parts)
+
+    @staticmethod
+    def _check(batch: TurnBatch, advantages: Tensor) -> None:
+        for name, tensor in (("reward", batch.reward), ("advantage", advantages), ("value", batch.values)):
+            if tensor is not None and not bool(torch.isfinite(tensor).all()):
+                raise NumericalError(f"a {name} is NaN or infinite.", key=name)
+
+    @staticmethod
+    def _describe(rollouts: Rollouts, batch: TurnBatch, advantages: Tensor) -> dict[str, float]:
+        mass = torch.zeros(int(batch.turn.max()) + 1 if batch.action_mask.any() else 1, dtype=torch.float64)
+        mass.index_add_(
+            0, batch.turn[batch.action_mask].cpu(), advantages[batch.action_mask].abs().double().cpu()
+        )
+        total = float(mass.sum())
+        shares = {
+            f"advantage_mass_turn_{turn}": float(value) / total
+            for turn, value in enumerate(mass)
+            if total > 0
+        }
+        return {
+            "reward": float(batch.reward.double().mean()),
+            "success": float(batch.success.double().mean()),
+            "truncated": float(batch.truncated.double().mean()),
+            "turns": float(rollouts.n_turns.double().mean()),
+            "action_tokens": float(rollouts.n_action_tokens.double().mean()),
+            "invalid_turns": float(rollouts.n_invalid.double().mean()),
+            **shares,
+        }
+
+    def _validate(self, step: int) -> None:
+        outcomes = attempt(
+            self._sampler(),
+            "validation",
+            self.panels.split("validation"),
+            self.settings.validation_attempts,
+            self.seed,
+        )
+        self._log(step, {"val_pass_at_1": float(outcomes["success"].mean())})
+
+    def _read_probe(self, step: int, batch: TurnBatch | None) -> None:
+        """Log critic values at evenly spaced steps, on the common rollouts and on the step's own."""
+        if self.probe is None or step not in self._probe_steps():
+            return
+        for name, rows in (("common", self.probe), ("probe", batch)):
+            if rows is None:
+                continue
+            chosen = torch.arange(min(self.settings.probe_rollouts, rows.size))
+            with torch.no_grad():
+                part = self._valued(rows.rows(chosen))
+            self.critic_rows += critic_rows(step, name, part, [task.hash for task in self.tasks])
+
+    def _probe_steps(self) -> set[int]:
+        count = self.settings.probe_checkpoints
+        return {0} | {round(self.settings.steps * (i + 1) / count) for i in range(count)}
+
+    def _sampler(self) -> Sampler:
+        return Sampler(
+            lambda: make_decoder(self.agent.model, "policy"),
+            self.agent.chat,
+            self.family,
+            self.settings.temperature,
+            256,
+        )
+
+    def _decay(self) -> float:
+        """Linear decay of the learning rates to ``lr_final`` of their start."""
+        share = self.step / max(1, self.settings.steps - 1)
+        return 1.0 - (1.0 - self.settings.lr_final) * share
+
+    def _device(self) -> str:
+        return str(next(iter(policy_parameters(self.agent))).device)
+
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        self.metrics += [[step, name, float(value)] for name, value in values.items()]
+
+    # Keeping and sending.
+
+    def send(self, log: RunLog) -> None:
+        """Hand the metrics not yet handed over to the tracking log's buffer."""
+        for step, name, value in self.metrics[self.sent :]:
+            log.metrics(step, {name: value})
+        self.sent = len(self.metrics)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        named: dict[str, Tensor] = {f"policy.{i}": p for i, p in enumerate(policy_parameters(self.agent))}
+        if self.critic_optimiser is not None:
+            named |= {f"critic.{i}": p for i, p in enumerate(critic_parameters(self.agent))}
+        return named
+
+    def snapshot(self) -> state.Snapshot:
+        """Everything needed to go on from here."""
+        tensors = {name: value.detach() for name, value in self._tensors().items()}
+        tensors |= state.pack_optimiser(self.policy_optimiser, "policy_optimiser")
+        if self.critic_optimiser is not None:
+            tensors |= state.pack_optimiser(self.critic_optimiser, "critic_optimiser")
+        rows = {"metrics": self.metrics, "critic": self.critic_rows}
+        return state.Snapshot(self.step, self.run.spec.hash, tensors, rows, {"seed": self.seed})
+
+    def resume(self, work: Path, log: RunLog) -> None:
+        """Go on from the newest sound checkpoint in ``work``, if there is one."""
+        found = state.load_newest(work, self.run.spec.hash, self._device())
+        if found is None:
+            return
+        with torch.no_grad():
+            for name, value in self._tensors().items():
+                value.copy_(found.tensors[name])
+        state.unpack_optimiser(self.policy_optimiser, "policy_optimiser", found.tensors)
+        if self.critic_optimiser is not None:
+            state.unpack_optimiser(self.critic_optimiser, "critic_optimiser", found.tensors)
+        self.step = found.step
+        self.metrics = found.rows.get("metrics", [])
+        self.critic_rows = found.rows.get("critic", [])
+        log.tag("resumed_at", self.step)
+
+    def finish(self, log: RunLog, work: Path) -> dict[str, Any]:
+        """Write the final adapter and tables, log them and close the run."""
+        self.sent = 0
+        self.send(log)
+        out = work / "final"
+        save_adapter(self.agent, out / "adapter", which="policy")
+        metrics = pd.DataFrame(self.metrics, columns=["step", "metric", "value"])
+        metrics.to_parquet(out / "metrics.parquet", index=False)
+        if self.critic_optimiser is not None:
+            save_adapter(self.agent, out / "critic", which="critic")
+            rows = pd.DataFrame(self.critic_rows, columns=list(CRITIC_COLUMNS))
+            rows.to_parquet(out / "critic_values.parquet", index=False)
+        log.artifact(out)
+        return log.finish({"adapter": "adapter", "steps": self.step})
+
+
+def method_of(resolved: Mapping[str, Any], name: str) -> Method:
+    """The method of a run's specification, which holds its choices and none of its prose."""
+    paper = {"arxiv": None, "read_via": "run specification", "status": "variant"}
+    return Method.model_validate(
+        {**resolved, "name": name, "title": name, "summary": "from a run's specification", "paper": paper}
+    )
+
+
+def critic_rows(step: int, name: str, batch: TurnBatch, prompts: list[str]) -> list[list[Any]]:
+    """Tidy rows of ``CRITIC_COLUMNS`` of a valued batch; prompts are task hashes by panel index."""
+    if batch.values is None:
+        raise ValueError("the batch has no critic values")
+    rows: list[list[Any]] = []
+    turns = batch.turn.tolist()
+    values = batch.values.tolist()
+    for i, length in enumerate(batch.length.tolist()):
+        prompt = prompts[int(batch.task[i])]
+        reward, success = float(batch.reward[i]), bool(batch.success[i])
+        current, token, gap, waited = -1, 0, 0, 0
+        for position in range(length):
+            turn = turns[i][position]
+            if turn < 0:
+                gap += 1
+                continue
+            if turn != current:
+                current, token, waited = turn, 0, gap
+            gap = 0
+            rows.append([step, name, i, prompt, turn, token, values[i][position], waited, reward, success])
+            token += 1
+    return rows
+
+
+def _keep_width(batch: TurnBatch, rows: Tensor) -> TurnBatch:
+    """Some rows of a batch without trimming its padding, so that results can be stacked again."""
+    fields: dict[str, Any] = {name: getattr(batch, name) for name in TurnBatch.__dataclass_fields__}
+    return TurnBatch(**{name: None if value is None else value[rows] for name, value in fields.items()})
+
+
+class _Stop:
+    requested = False
+
+
+@contextmanager
+def _deferred_stop() -> Iterator[_Stop]:
+    """SIGTERM and Ctrl-C only ask for a stop, which the loop grants after a checkpoint."""
+    stop = _Stop()
+
+    def ask(signum: int, frame: object) -> None:
+        stop.requested = True
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _dump(trainer: Trainer, work: Path, log: RunLog) -> None:
+    """Keep the batch on which a run failed, beside its checkpoints and in the tracking store."""
+    if trainer.last_batch is None:
+        return
+    batch = trainer.last_batch
+    fields = {name: getattr(batch, name) for name in TurnBatch.__dataclass_fields__}
+    path = work / f"failed-step-{trainer.step:06d}.safetensors"
+    save_file({k: v.contiguous().clone() for k, v in fields.items() if v is not None}, path)
+    log.artifact(path, "failure")
+    log.tag("failed_step", trainer.step)

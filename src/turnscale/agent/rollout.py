@@ -1,0 +1,277 @@
+"""Batched multi-turn rollouts that record exactly the tokens and log-probabilities the policy produced.
+
+Streaming layout: every row consumes one token per decode step, sampled or forced (the rest of its prompt or of an
+observation), so position p is cache slot p for all rows. When every unfinished row has n forced tokens pending they
+are consumed as one chunk; when fewer than a share of the rows is unfinished the finished ones are dropped.
+
+The noise of (row, position) is drawn before decoding starts, so chunks and compaction cannot change what is sampled,
+and a rollout always takes the same number of draws from the generator: B x max_tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnscale.agent.chat import ChatFormat
+from turnscale.agent.decode import Decoder
+from turnscale.batch import TurnBatch
+from turnscale.envs.protocol import Environment, Limits, Task
+from turnscale.errors import NumericalError, TaskError
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """A batch and what is not a tensor about it.
+
+    Attributes:
+        batch: the TurnBatch, on the CPU.
+        prompts: [B] prompt texts.
+        turns: [B] lists of turn texts, without end tokens; an unfinished last turn is included.
+        observations: as many per row as turns; "" where the episode ended with the turn.
+        n_turns: [B] number of turns begun.
+        n_action_tokens: [B] number of sampled tokens.
+        n_invalid: [B] number of turns the environment found malformed.
+        row_tokens: tokens consumed by unfinished rows, prompts and observations included.
+    """
+
+    batch: TurnBatch
+    prompts: list[str]
+    turns: list[list[str]]
+    observations: list[list[str]]
+    n_turns: Tensor
+    n_action_tokens: Tensor
+    n_invalid: Tensor
+    row_tokens: int
+
+
+class _Row:
+    """The episode of one row; the tensors are kept by the rollout."""
+
+    def __init__(self, env: Environment, task: Task, seed: int, limits: Limits) -> None:
+        self.env = env
+        self.task = task.hash
+        self.limits = limits
+        self.prompt = env.reset(task, seed)
+        self.turns: list[str] = []
+        self.observations: list[str] = []
+        self.anchors: list[int] = [anchor_id(task.hash, env.anchor())]
+        self.invalid = 0
+        self.reward = 0.0
+        self.success = False
+        self.truncated = False
+
+    def act(self, text: str, complete: bool) -> str | None:
+        """Play one turn; return the observation, or None when the episode is over."""
+        step = self.env.step(text, complete)
+        self.turns.append(text)
+        self.invalid += not step.valid
+        if step.done:
+            self.reward, self.success = float(step.reward), bool(step.success)
+        elif len(self.turns) >= self.limits.max_turns:
+            self.truncated = True
+        else:
+            self.observations.append(step.observation)
+            self.anchors.append(anchor_id(self.task, self.env.anchor()))
+            return step.observation
+        self.observations.append("")
+        return None
+
+
+def anchor_id(task: str, anchor: str) -> int:
+    """A 63-bit identity of (task hash, visible state): equal across rows and batches exactly when both are equal."""
+    digest = hashlib.sha256(f"{task}\0{anchor}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def sample(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Draw one token per row from softmax(logits / temperature) by inverting its distribution function.
+
+    Args:
+        logits: [n, V] float32.
+        noise: [n] float64, uniform on [0, 1).
+        temperature: > 0, or 0 for the most likely token.
+
+    Returns:
+        tokens [n] long and their log-probabilities [n] float32 under the distribution drawn from (at temperature
+        0, which is not one, under softmax(logits)). The whole softmax is used: truncated supports (top-p, top-k)
+        would bias importance ratios and are not offered.
+
+    Raises NumericalError on logits that are not finite.
+    """
+    logp = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
+    if not bool(torch.isfinite(logp.sum())):
+        raise NumericalError(
+            "the model's logits are not finite", remedy="lower the learning rate or use a wider dtype"
+        )
+    if temperature == 0:
+        tokens = logits.argmax(-1)
+    else:
+        levels = logp.double().exp().cumsum(-1)
+        threshold = noise[:, None] * levels[:, -1:]
+        tokens = torch.searchsorted(levels, threshold, right=True).squeeze(-1)
+        tokens = tokens.clamp_(max=logits.shape[-1] - 1)
+    return tokens, logp.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+def rollout(
+    decoder: Decoder,
+    chat: ChatFormat,
+    make_env: Callable[[], Environment],
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    limits: Limits,
+    generator: torch.Generator,
+    *,
+    temperature: float = 1.0,
+    task_index: Sequence[int] | None = None,
+    group: Sequence[int] | None = None,
+    compaction: float = 0.6,
+) -> Rollouts:
+    """Play one episode per (task, seed) pair, all rows together.
+
+    A turn that reaches ``limits.max_turn_tokens`` without its end token is closed by a forced end token (mask 0)
+    and played as incomplete. An episode that needs more than ``limits.max_turns`` turns, or a row that would need
+    more than ``limits.max_tokens`` tokens (prompt, turns and observations together), ends truncated with reward 0.
+
+    Args:
+        decoder: a fresh decoder of the policy.
+        make_env: called once per row.
+        generator: the only source of randomness.
+        task_index: [B] position of each task in its panel; by default tasks are numbered as they appear.
+        group: [B] group identities; by default rows of one task form a group.
+        compaction: finished rows are dropped when the share of unfinished rows falls below this; 0 keeps them.
+            It must stay fixed within a run: another batch shape can change the last bits of a log-probability.
+
+    Raises TaskError when a prompt does not fit, NumericalError on non-finite logits.
+    """
+    if len(tasks) != len(seeds) or not tasks:
+        raise TaskError(
+            f"got {len(tasks)} tasks and {len(seeds)} seeds", remedy="give one seed per task, at least one"
+        )
+    size, width = len(tasks), limits.max_tokens
+    rows = [_Row(make_env(), task, seed, limits) for task, seed in zip(tasks, seeds, strict=True)]
+    noise = torch.rand(width, size, generator=generator, device=generator.device, dtype=torch.float64)
+    noise = noise.to(decoder.device)
+
+    ids = np.zeros((size, width), dtype=np.int64)  # pad id 0 is never read: lengths say where rows end
+    mask = np.zeros((size, width), dtype=bool)
+    turn = np.full((size, width), -1, dtype=np.int64)
+    logp = np.zeros((size, width), dtype=np.float32)
+    known = np.zeros(size, dtype=np.int64)  # tokens of each row that are decided, fed or not
+    spent = np.zeros(size, dtype=np.int64)  # tokens sampled in the current turn
+    alive = np.ones(size, dtype=bool)
+    for index, row in enumerate(rows):
+        prompt = chat.prompt_ids(row.prompt)
+        if len(prompt) >= width:
+            raise TaskError(
+                f"the prompt has {len(prompt)} tokens and the episode may have {width}",
+                key="limits.max_tokens",
+                remedy="raise the token budget of the family",
+            )
+        ids[index, : len(prompt)] = prompt
+        known[index] = len(prompt)
+
+    def close(index: int, complete: bool) -> None:
+        """Play the finished turn of a row and append what the policy sees next."""
+        row, count = rows[index], int(spent[index])
+        end = int(known[index])
+        spoken = ids[index, end - count : end - 1 if complete else end]
+        spent[index] = 0
+        if not complete and end < width:
+            ids[index, end] = chat.end_id
+            known[index] += 1
+        observation = row.act(chat.decode_turn(spoken.tolist()), complete)
+        if observation is None:
+            alive[index] = False
+            return
+        added = chat.observation_ids(observation)
+        start = int(known[index])
+        if start + len(added) >= width:  # no room for the observation and one more action token
+            row.truncated = True
+            row.observations[-1] = ""
+            alive[index] = False
+            return
+        ids[index, start : start + len(added)] = added
+        known[index] += len(added)
+
+    decoder.start(size, width)
+    held = np.arange(size)  # rows the decoder holds
+    position, row_tokens = 0, 0
+    while alive.any():
+        if alive[held].mean() < compaction:
+            kept = np.flatnonzero(alive[held])
+            decoder.compact(torch.from_numpy(kept).to(decoder.device))
+            held = held[kept]
+        active = held[alive[held]]
+        chunk = int(known[active].min()) - position
+        tokens = torch.from_numpy(ids[held, position : position + chunk]).to(decoder.device)
+        logits = decoder.step(tokens)
+        position += chunk
+        row_tokens += chunk * len(active)
+        due = active[known[active] == position]
+        where = torch.from_numpy(np.searchsorted(held, due)).to(decoder.device)
+        drawn, drawn_logp = sample(
+            logits[where], noise[position, torch.from_numpy(due).to(decoder.device)], temperature
+        )
+        choice = drawn.cpu().numpy()
+        ids[due, position] = choice
+        mask[due, position] = True
+        turn[due, position] = [len(rows[index].turns) for index in due]
+        logp[due, position] = drawn_logp.cpu().numpy()
+        known[due] += 1
+        spent[due] += 1
+        ended = choice == chat.end_id
+        overlong = spent[due] >= limits.max_turn_tokens
+        for index in due[ended | overlong]:
+            close(int(index), complete=bool(ids[index, position] == chat.end_id))
+        for index in due[~ended & ~overlong & (known[due] >= width)]:
+            row = rows[index]
+            row.turns.append(chat.decode_turn(ids[index, width - int(spent[index]) : width].tolist()))
+            row.observations.append("")
+            row.truncated = True
+            alive[index] = False
+    for row in rows:
+        row.env.close()
+
+    longest = int(known.max())
+    actions = torch.from_numpy(mask[:, :longest].copy())
+    turns = torch.from_numpy(turn[:, :longest].copy())
+    anchors = [
+        np.where(mask[i, :longest], np.array(row.anchors)[turn[i, :longest]], -1)
+        for i, row in enumerate(rows)
+    ]
+    indices = list(task_index) if task_index is not None else _numbered([task.hash for task in tasks])
+    batch = TurnBatch(
+        ids=torch.from_numpy(ids[:, :longest].copy()),
+        action_mask=actions,
+        turn=turns,
+        logp_rollout=torch.from_numpy(logp[:, :longest].copy()),
+        length=torch.from_numpy(known),
+        reward=torch.tensor([row.reward for row in rows], dtype=torch.float32),
+        success=torch.tensor([row.success for row in rows]),
+        truncated=torch.tensor([row.truncated for row in rows]),
+        task=torch.tensor(indices),
+        group=torch.tensor(indices if group is None else list(group)),
+        anchor=torch.from_numpy(np.stack(anchors)),
+    )
+    return Rollouts(
+        batch=batch,
+        prompts=[row.prompt for row in rows],
+        turns=[row.turns for row in rows],
+        observations=[row.observations for row in rows],
+        n_turns=batch.turns_per_row(),
+        n_action_tokens=actions.sum(1),
+        n_invalid=torch.tensor([row.invalid for row in rows]),
+        row_tokens=row_tokens,
+    )
+
+
+def _numbered(names: Sequence[str]) -> list[int]:
+    order: dict[str, int] = {}
+    return [order.setdefault(name, len(order)) for name in names]

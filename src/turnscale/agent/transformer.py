@@ -1,0 +1,273 @@
+"""The Llama / Qwen2 / Qwen3 / Qwen3-MoE layout as a function of a dictionary of weights.
+
+One function serves decoding (merged weights, preallocated cache) and the update (weights that are differentiable
+in the adapter), so the sampler and the trainer cannot disagree about the architecture. It is faster than the
+module path on small models because projections are fused, norm gains are folded into the matrices that follow
+them, and no mask or position bookkeeping is done: all rows start at position 0 and are padded on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+LAYOUTS = ("llama", "qwen2", "qwen3", "qwen3_moe")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of the layout that its weights do not show."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    rope_theta: float
+    experts_per_token: int
+    normalise_experts: bool
+
+
+def unsupported(config: PreTrainedConfig) -> str | None:
+    """Why ``config`` is not of this layout, or None when it is."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
+    if config.model_type not in LAYOUTS:
+        return f"architecture {config.model_type}"
+    if rope.get("rope_type", "default") != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        return f"rotary scaling {rope}"
+    if any(kind != "full_attention" for kind in layer_types) or (
+        getattr(config, "use_sliding_window", False) and getattr(config, "sliding_window", None)
+    ):
+        return "sliding-window attention"
+    if config.hidden_act not in ("silu", "swish"):
+        return f"activation {config.hidden_act}"
+    if getattr(config, "pretraining_tp", 1) != 1:
+        return "tensor-parallel pretraining"
+    return None
+
+
+def shape_of(config: PreTrainedConfig) -> Shape:
+    """The Shape of a configuration for which :func:`unsupported` is None."""
+    return Shape(
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        eps=config.rms_norm_eps,
+        rope_theta=config.rope_parameters["rope_theta"],
+        experts_per_token=getattr(config, "num_experts_per_tok", 0) or 0,
+        normalise_experts=bool(getattr(config, "norm_topk_prob", False)),
+    )
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer: [out, in] matrices with the preceding norm's gain folded in.
+
+    ``qk_gain`` is [heads + kv_heads, head_dim] or None. Dense layers have ``gate_up`` [2 F, H] and ``down``
+    [H, F]; sparse ones have them with a leading expert dimension and a ``router`` [E, H].
+    """
+
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    qk_gain: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+    router: Tensor | None
+
+
+@dataclass(frozen=True)
+class Network:
+    """Embedding [V, H], layers and output matrix [V, H] (final gain folded in), with rotary tables [T, D]."""
+
+    shape: Shape
+    embedding: Tensor
+    layers: tuple[Layer, ...]
+    final_gain: Tensor
+    head: Tensor
+    cos: Tensor
+    sin: Tensor
+
+
+def build(shape: Shape, weights: Mapping[str, Tensor], max_len: int) -> Network:
+    """Arrange weights named as in the transformers state dict. Differentiable in them; copies, never aliases."""
+    layers = []
+    for index in range(shape.layers):
+        prefix = f"model.layers.{index}."
+
+        def get(name: str, prefix: str = prefix) -> Tensor | None:
+            return weights.get(prefix + name)
+
+        gain = weights[prefix + "input_layernorm.weight"]
+        qkv = torch.cat([weights[f"{prefix}self_attn.{n}_proj.weight"] for n in "qkv"])
+        biases = [get(f"self_attn.{n}_proj.bias") for n in "qkv"]
+        q_gain, k_gain = get("self_attn.q_norm.weight"), get("self_attn.k_norm.weight")
+        qk_gain = None
+        if q_gain is not None and k_gain is not None:
+            qk_gain = torch.cat([q_gain.expand(shape.heads, -1), k_gain.expand(shape.kv_heads, -1)])
+        mlp_gain = weights[prefix + "post_attention_layernorm.weight"]
+        router = get("mlp.gate.weight")
+        if router is None:
+            gate_up = torch.cat([weights[prefix + f"mlp.{n}_proj.weight"] for n in ("gate", "up")])
+            down = weights[prefix + "mlp.down_proj.weight"]
+            mlp_bias = [get(f"mlp.{n}_proj.bias") for n in ("gate", "up")]
+        else:
+            gate_up = weights[prefix + "mlp.experts.gate_up_proj"]
+            down = weights[prefix + "mlp.experts.down_proj"]
+            mlp_bias = [None, None]
+        layers.append(
+            Layer(
+                qkv=qkv * gain,
+                qkv_bias=_cat(biases),
+                qk_gain=qk_gain,
+                out=weights[prefix + "self_attn.o_proj.weight"],
+                out_bias=get("self_attn.o_proj.bias"),
+                gate_up=gate_up * mlp_gain,
+                gate_up_bias=_cat(mlp_bias),
+                down=down,
+                down_bias=get("mlp.down_proj.bias"),
+                router=None if router is None else router * mlp_gain,
+            )
+        )
+    embedding = weights["model.embed_tokens.weight"]
+    head = weights.get("lm_head.weight", embedding)
+    half = torch.arange(0, shape.head_dim, 2, device=embedding.device, dtype=torch.float32) / shape.head_dim
+    angles = torch.arange(max_len, device=embedding.device).float()[:, None] * shape.rope_theta**-half
+    angles = torch.cat([angles, angles], dim=-1)
+    # The rotation x cos + rotate_half(x) sin needs the halves swapped with a sign; the sign goes into sin.
+    sign = torch.ones(shape.head_dim, device=embedding.device)
+    sign[: shape.head_dim // 2] = -1.0
+    dtype = embedding.dtype
+    final_gain = weights["model.norm.weight"]
+    return Network(
+        shape,
+        embedding,
+        tuple(layers),
+        final_gain,
+        head,
+        angles.cos().to(dtype),
+        (angles.sin() * sign).to(dtype),
+    )
+
+
+class Cache:
+    """Preallocated keys and values, [B, kv_heads, max_len, head_dim] per layer; slot = position for every row."""
+
+    def __init__(self, network: Network, batch: int, max_len: int) -> None:
+        shape = network.shape
+        size = (shape.layers, 2, batch, shape.kv_heads, max_len, shape.head_dim)
+        self.data = torch.empty(size, dtype=network.embedding.dtype, device=network.embedding.device)
+        self.length = 0
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store [B, kv_heads, n, head_dim] at the current length and return all keys and values so far."""
+        end = self.length + key.shape[2]
+        self.data[layer, 0, :, :, self.length : end] = key
+        self.data[layer, 1, :, :, self.length : end] = value
+        return self.data[layer, 0, :, :, :end], self.data[layer, 1, :, :, :end]
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop every row not in ``rows`` ([n] long)."""
+        kept = torch.empty_like(self.data[:, :, : len(rows)], memory_format=torch.contiguous_format)
+        kept[..., : self.length, :] = self.data[:, :, rows, :, : self.length]
+        self.data = kept
+
+
+def normalise(x: Tensor, eps: float) -> Tensor:
+    """x / rms(x) in float32, in the dtype of x; the gain is applied by the matrix that follows."""
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def hidden_states(network: Network, ids: Tensor, cache: Cache | None = None) -> Tensor:
+    """[B, n] long -> [B, n, H]: the normalised hidden states (without the final gain) of ``ids``.
+
+    Without a cache the rows start at position 0; with one they continue at its length, which grows by n.
+    """
+    shape = network.shape
+    batch, n = ids.shape
+    start = 0 if cache is None else cache.length
+    cos, sin = network.cos[start : start + n, None], network.sin[start : start + n, None]
+    rotated, kv = shape.heads + shape.kv_heads, shape.kv_heads
+    x = network.embedding[ids]
+    for index, layer in enumerate(network.layers):
+        qkv = F.linear(normalise(x, shape.eps), layer.qkv, layer.qkv_bias).view(batch, n, -1, shape.head_dim)
+        qk, value = qkv[:, :, :rotated], qkv[:, :, rotated:]
+        if layer.qk_gain is not None:
+            qk = normalise(qk, shape.eps) * layer.qk_gain
+        qk = qk * cos + qk.roll(shape.head_dim // 2, -1) * sin
+        query, key = qk[:, :, : shape.heads].transpose(1, 2), qk[:, :, shape.heads :].transpose(1, 2)
+        value = value.transpose(1, 2)
+        if cache is not None:
+            key, value = cache.append(index, key, value)
+        attended = attention(query, key, value, kv)
+        x = x + F.linear(attended.transpose(1, 2).reshape(batch, n, -1), layer.out, layer.out_bias)
+        inner = normalise(x, shape.eps)
+        x = x + (feed_forward(inner, layer) if layer.router is None else mixture(inner, layer, shape))
+    if cache is not None:
+        cache.length += n
+    return normalise(x, shape.eps)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, kv_heads: int) -> Tensor:
+    """Causal grouped-query attention. query [B, heads, n, D]; key, value [B, kv_heads, m, D], m >= n -> as query.
+
+    The last query sees all m keys. One query per row needs no mask: its group becomes the rows of one product.
+    """
+    batch, heads, n, dim = query.shape
+    m = key.shape[2]
+    if n == 1:
+        grouped = query.reshape(batch, kv_heads, heads // kv_heads, dim)
+        weights = torch.matmul(grouped, key.transpose(2, 3)) * dim**-0.5
+        return torch.matmul(weights.float().softmax(-1).to(value.dtype), value).view(batch, heads, 1, dim)
+    mask = None
+    if m > n:
+        mask = torch.ones(n, m, dtype=torch.bool, device=query.device).tril(m - n)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=kv_heads != heads
+    )
+
+
+def feed_forward(x: Tensor, layer: Layer) -> Tensor:
+    """SwiGLU of one dense layer."""
+    gate, up = F.linear(x, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+    return F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+
+
+def mixture(x: Tensor, layer: Layer, shape: Shape) -> Tensor:
+    """SwiGLU experts of one sparse layer: each token goes to its top experts only."""
+    assert layer.router is not None
+    flat = x.reshape(-1, x.shape[-1])
+    probabilities = F.linear(flat, layer.router).float().softmax(-1)
+    share, chosen = probabilities.topk(shape.experts_per_token, dim=-1)
+    if shape.normalise_experts:
+        share = share / share.sum(-1, keepdim=True)
+    share = share.to(x.dtype)
+    result = torch.zeros_like(flat)
+    for expert in range(layer.router.shape[0]):
+        token, slot = (chosen == expert).nonzero(as_tuple=True)
+        if len(token):
+            gate, up = F.linear(flat[token], layer.gate_up[expert]).chunk(2, -1)
+            out = F.linear(F.silu(gate) * up, layer.down[expert]) * share[token, slot, None]
+            result = result.index_add(0, token, out)
+    return result.view_as(x)
+
+
+def logits(network: Network, hidden: Tensor) -> Tensor:
+    """[..., H] normalised hidden states -> [..., V] in float32."""
+    return F.linear(hidden * network.final_gain, network.head).float()
+
+
+def _cat(biases: list[Tensor | None]) -> Tensor | None:
+    present = [bias for bias in biases if bias is not None]
+    return torch.cat(present) if present else None

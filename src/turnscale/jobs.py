@@ -1,0 +1,246 @@
+"""The jobs of the workflow, one command each. Thin: read the inputs, call the stage, write the record last."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turnscale.config.hashing import digest
+from turnscale.errors import ConfigError, DataError
+from turnscale.study import Run, Spec, resolve
+from turnscale.track.records import (
+    base_key,
+    critic_key,
+    publish,
+    publish_evaluation,
+    read_record,
+    write_record,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+app = typer.Typer(no_args_is_help=True, help="Jobs that the workflow runs; each can be run by hand.")
+
+Out = Annotated[Path, typer.Option(help="Record to write.")]
+OutDir = Annotated[Path, typer.Option(help="Folder to write into.")]
+SpecFile = Annotated[Path, typer.Option(help="Specification under results/<scale>/specs.")]
+BaseFile = Annotated[Path, typer.Option(help="Record of the starting checkpoint.")]
+PanelsFile = Annotated[Path, typer.Option(help="Frozen task panels.")]
+Study = Annotated[str, typer.Option(help="Study.")]
+Scale = Annotated[str, typer.Option(help="Scale.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the run.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds per cell, over the scale's.")]
+ROOT = Path()
+
+
+@app.command()
+def tracking(out: Out) -> None:
+    """Create the tracking store, once, before anything writes to it."""
+    from turnscale.track.store import init_tracking
+
+    write_record(out, init_tracking(ROOT))
+
+
+@app.command()
+def panels(spec: SpecFile, out: Out) -> None:
+    """Freeze the task panels of a family and check that they are disjoint."""
+    from turnscale.envs.panels import make_panels
+    from turnscale.envs.registry import load_family
+
+    value = read_spec(spec, "panels").value
+    make_panels(load_family(value["family"], file=spec), value["panels"]).save(out)
+
+
+@app.command()
+def base(spec: SpecFile, scale: Scale, out: Out) -> None:
+    """Make or check a starting checkpoint."""
+    from turnscale.train.base import make_base
+
+    found = read_spec(spec, "base")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)
+    record = make_base(found.value, out.parent)
+    key = base_key(scale, found.value, found.hash)
+    write_record(out, publish("base", key, scale, found.value, record, out.parent, ROOT))
+
+
+@app.command()
+def critic(
+    spec: SpecFile,
+    base: BaseFile,
+    panels: PanelsFile,
+    scale: Scale,
+    seed: Seed,
+    out: Out,
+) -> None:
+    """Warm a critic up on rollouts of the starting checkpoint."""
+    from turnscale.envs.panels import load_panels
+    from turnscale.train.warmup import warm_critic
+
+    found = read_spec(spec, "critic")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)
+    record = warm_critic(found.value, read_record(base), load_panels(panels), seed, out.parent)
+    key = critic_key(scale, found.value, found.hash, seed)
+    write_record(out, publish("critic", key, scale, found.value, record, out.parent, ROOT))
+
+
+@app.command()
+def train(
+    spec: SpecFile,
+    study: Study,
+    scale: Scale,
+    family: Annotated[str, typer.Option(help="Task family.")],
+    model: Annotated[str, typer.Option(help="Model.")],
+    cell: Annotated[str, typer.Option(help="Cell of the study.")],
+    seed: Seed,
+    base: BaseFile,
+    panels: PanelsFile,
+    out: Out,
+    critic: Annotated[Path | None, typer.Option(help="Record of the warmed-up critic.")] = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 10,
+) -> None:
+    """Train one run, or go on from its newest checkpoint."""
+    from turnscale.envs.panels import load_panels
+    from turnscale.train.loop import train_run
+
+    found = read_spec(spec, "train")
+    run = Run(study, scale, family, model, cell, str(found.value["method"]["name"]), seed, found)
+    work = ROOT / "checkpoints" / run.key
+    record = train_run(
+        run,
+        read_record(base),
+        load_panels(panels),
+        None if critic is None else read_record(critic),
+        work,
+        checkpoint_every=checkpoint_every,
+        root=ROOT,
+    )
+    write_record(out, record)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Option(help="Record of the training.")],
+    spec: SpecFile,
+    base: BaseFile,
+    panels: PanelsFile,
+    out: Out,
+) -> None:
+    """Evaluate a trained run on every test benchmark."""
+    found = read_spec(spec, "evaluation")
+    record = read_record(run)
+    outcomes = evaluate_run(record, found, read_record(base), panels)
+    summary = {
+        f"test_{str(benchmark).replace('-', '_')}_pass_at_1": float(part["success"].mean())
+        for benchmark, part in outcomes.groupby("benchmark")
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        table = Path(scratch) / "outcomes.parquet"
+        outcomes.to_parquet(table, index=False)
+        write_record(out, publish_evaluation(record, found.hash, table, summary, ROOT))
+
+
+def evaluate_run(
+    record: dict[str, Any], evaluation: Spec, base_record: dict[str, Any], panels_file: Path
+) -> pd.DataFrame:
+    """Outcomes of a trained run, whose adapter is taken from the tracking store and checked.
+
+    Args:
+        record: the training's record.
+        evaluation: an ``evaluation`` specification.
+        base_record: record of the starting checkpoint.
+        panels_file: the family's frozen panels.
+
+    Returns:
+        One row per benchmark, task and attempt, with the run's identity in each.
+
+    Raises:
+        TrackingError: the run's artifacts are not there or differ from what was logged.
+        CheckpointError: the base is not the one the run was trained on.
+    """
+    from turnscale.agent.adapter import attach, load_adapter
+    from turnscale.agent.decode import make_decoder
+    from turnscale.config.schema import Evaluation
+    from turnscale.envs.panels import load_panels
+    from turnscale.envs.registry import load_family
+    from turnscale.evaluate import Sampler
+    from turnscale.evaluate import evaluate as attempt_all
+    from turnscale.seeding import fix_threads
+    from turnscale.track.read import Store
+    from turnscale.train.warmup import open_base
+
+    store = Store(ROOT)
+    with store.artifact(record["run_id"], "config.json") as path:
+        spec = json.loads(path.read_text(encoding="utf-8"))
+    if digest(["train", spec]) != record["spec_hash"]:
+        raise DataError(
+            "the run's configuration in the store is not the one its record names.",
+            key=record["key"],
+            remedy="run the training again.",
+        )
+    fix_threads(int(spec["threads"]))
+    settings = Evaluation.model_validate(evaluation.value)
+    family = load_family(spec["base"]["family"])
+    agent = attach(open_base(spec["base"], base_record, family), seed=0, value_heads=0)
+    adapter = None
+    if record["adapter"] is not None:
+        adapter = "policy"
+        names = {k: v for k, v in record["artifacts"].items() if k.startswith(f"{record['adapter']}/")}
+        with tempfile.TemporaryDirectory() as scratch:
+            store.copy_artifacts(record["run_id"], names, Path(scratch))
+            load_adapter(agent, Path(scratch) / record["adapter"])
+    sampler = Sampler(
+        lambda: make_decoder(agent.model, adapter), agent.chat, family, settings.temperature, settings.batch
+    )
+    test = load_panels(panels_file, family).tasks
+    label = f"{record['cell']} seed {record['seed']}"
+    outcomes = attempt_all(sampler, test, settings.attempts, int(record["seed"]), label=label)
+    identity = ("study", "scale", "family", "model", "cell", "method", "seed")
+    for position, name in enumerate(identity):
+        outcomes.insert(position, name, record[name])
+    return outcomes.assign(run_id=record["run_id"])
+
+
+@app.command()
+def gates(study: Study, scale: Scale, out: Out, seeds: Seeds = None) -> None:
+    """Check the identities between methods before any of them is trained."""
+    from turnscale.gates.identities import check_plan
+
+    write_record(out, check_plan(resolve(study, scale, seeds=seeds, root=ROOT)))
+
+
+@app.command()
+def collect(
+    study: Study,
+    scale: Scale,
+    out_dir: OutDir,
+    seeds: Seeds = None,
+    partial: Annotated[bool, typer.Option(help="Use the finished runs and count the others.")] = False,
+) -> None:
+    """Gather the finished runs into tidy tables."""
+    from turnscale.track.collect import collect as gather
+
+    gather(resolve(study, scale, seeds=seeds, root=ROOT), out_dir, partial=partial)
+
+
+def read_spec(path: Path, kind: str) -> Spec:
+    """A specification file, checked against the hash in its name.
+
+    Raises:
+        DataError: missing or not JSON.
+        ConfigError: it was edited, or is of another kind.
+    """
+    spec = Spec(kind, read_record(path))
+    if path.name != f"{kind}-{spec.hash}.json":
+        raise ConfigError(
+            f"its content is that of '{kind}-{spec.hash}.json'.",
+            file=path,
+            remedy="change configs/ instead of this file, remove it and run the workflow again.",
+        )
+    return spec

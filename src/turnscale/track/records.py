@@ -1,0 +1,283 @@
+"""Records: small JSON files, written last, that say a job is done and where its numbers are.
+
+A record in ``results/`` and the same record in the tracking store are equal, so either rebuilds the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnscale.errors import DataError
+from turnscale.study import Plan, ResolvedCell
+from turnscale.track.environment import code_revision, source_hash
+from turnscale.track.read import Store, StoredJob
+from turnscale.track.run import open_log, upload, upload_json
+from turnscale.track.store import connect
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record by temporary file and rename, so that it is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record in a file.
+
+    Raises:
+        DataError: missing, or not a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"cannot be read ({error.strerror}).", file=path, remedy="run the workflow again."
+        ) from None
+    except ValueError:
+        raise DataError("is not JSON.", file=path, remedy="remove it and run the workflow again.") from None
+    if not isinstance(value, dict):
+        raise DataError("is not a record.", file=path, remedy="remove it and run the workflow again.")
+    return value
+
+
+def base_key(scale: str, spec: Mapping[str, Any], digest: str) -> str:
+    """Key of a starting checkpoint in the store."""
+    return f"{scale}/base/{spec['family']['name']}/{spec['model']['name']}-{digest}"
+
+
+def critic_key(scale: str, spec: Mapping[str, Any], digest: str, seed: int) -> str:
+    """Key of a warmed-up critic in the store."""
+    base = spec["base"]
+    return f"{scale}/critic/{base['family']['name']}/{base['model']['name']}-{digest}/seed-{seed}"
+
+
+def publish(
+    kind: str,
+    key: str,
+    scale: str,
+    spec: Mapping[str, Any],
+    record: Mapping[str, Any],
+    folder: Path,
+    root: Path,
+) -> dict[str, Any]:
+    """Put a finished base or critic into the store: its record, its numbers as metrics, and its files.
+
+    Args:
+        kind: ``base`` or ``critic``.
+        key: its name in the store.
+        scale: the scale.
+        spec: its specification.
+        record: what the job measured.
+        folder: its files, all of which are uploaded under their relative names.
+        root: the project folder.
+
+    Returns:
+        The record with ``run_id`` and checksums, to be written into ``folder``.
+
+    Raises:
+        TrackingError: the store did not take it.
+    """
+    head = {
+        "kind": kind,
+        "key": key,
+        "scale": scale,
+        "code_revision": code_revision(root),
+        "source_hash": source_hash(),
+    }
+    with open_log(head, spec, key, {}, root) as log:
+        log.metrics(0, dict(_numbers(record)))
+        log.artifact(folder)
+        return log.finish(record)
+
+
+def _numbers(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    for key, value in record.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found += _numbers(value, f"{name}_")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found.append((name, float(value)))
+    return found
+
+
+def publish_evaluation(
+    run_record: Mapping[str, Any],
+    digest: str,
+    outcomes: Path,
+    summary: Mapping[str, float],
+    root: Path,
+) -> dict[str, Any]:
+    """Put an evaluation into the run of its training.
+
+    Args:
+        run_record: the training's record.
+        digest: hash of the evaluation's specification.
+        outcomes: the outcomes table.
+        summary: metric name -> value, logged as metrics of the run.
+        root: the project folder.
+
+    Returns:
+        The evaluation's record.
+
+    Raises:
+        TrackingError: the store did not take it.
+    """
+    from mlflow.entities import Metric
+
+    from turnscale.track.run import insist
+
+    client, _ = connect(root)
+    run_id = str(run_record["run_id"])
+    folder = evaluation_folder(digest)
+    hashes = upload(client, run_id, outcomes, folder)
+    name = f"{folder}/{outcomes.name}"
+    keys = ("key", "study", "scale", "family", "model", "cell", "method", "seed", "spec_hash", "run_id")
+    record = {
+        **{key: run_record[key] for key in keys},
+        "kind": "evaluation",
+        "evaluation_hash": digest,
+        "outcomes": name,
+        "sha256": hashes[name],
+        "summary": dict(summary),
+        "code_revision": code_revision(root),
+    }
+    start = int(insist(lambda: client.get_run(run_id), "look up the run").info.start_time)
+    rows = [Metric(key, float(value), start, 0) for key, value in summary.items()]
+    insist(lambda: client.log_batch(run_id, metrics=rows), "log the evaluation")
+    upload_json(client, run_id, record, f"{folder}/record.json")
+    return record
+
+
+def evaluation_folder(digest: str) -> str:
+    """Artifact folder of an evaluation."""
+    return f"evaluation/{digest}"
+
+
+@dataclass
+class Restored:
+    """Counts of what `restore` wrote, kept and could not find."""
+
+    written: int = 0
+    kept: int = 0
+    absent: int = 0
+
+
+def restore(plan: Plan) -> Restored:
+    """Rebuild the plan's records, and the files of its bases and critics, from the tracking store alone.
+
+    Records that are there already are left as they are.
+
+    Raises:
+        TrackingError: the store cannot be read, or an artifact differs from what was logged.
+    """
+    store = Store(plan.root)
+    jobs = store.jobs(plan.scale.scale)
+    done = Restored()
+    for path, job in _stored(plan, jobs):
+        _restore_one(plan.root / path, store, job, done, files=True)
+    keys = {(run.family, run.model, run.cell, run.seed): run.key for run in plan.runs()}
+    for cell in plan.cells:
+        for seed in cell.seeds:
+            job = jobs.get(keys[cell.family, cell.model, cell.cell, seed])
+            _restore_one(plan.root / plan.run_path(cell, seed), store, job, done)
+            name = f"{evaluation_folder(cell.evaluation.hash)}/record.json"
+            evaluated = job if job is not None and store.has(job, name) else None
+            path = plan.root / plan.evaluation_path(cell, seed)
+            _restore_one(path, store, evaluated, done, name=name)
+    return done
+
+
+def _stored(plan: Plan, jobs: Mapping[str, StoredJob]) -> list[tuple[Path, StoredJob | None]]:
+    """Record paths of the plan's bases and critics with their jobs in the store, each once."""
+    found: dict[Path, StoredJob | None] = {}
+    for cell in plan.cells:
+        found[plan.base_path(cell)] = jobs.get(base_key(plan.scale.scale, cell.base.value, cell.base.hash))
+        if cell.critic is not None:
+            for seed in cell.seeds:
+                key = critic_key(plan.scale.scale, cell.critic.value, cell.critic.hash, seed)
+                found[plan.critic_path(cell, seed)] = jobs.get(key)
+    return list(found.items())
+
+
+def _restore_one(
+    path: Path,
+    store: Store,
+    job: StoredJob | None,
+    done: Restored,
+    *,
+    name: str = "record.json",
+    files: bool = False,
+) -> None:
+    if path.exists():
+        done.kept += 1
+    elif job is None or not job.complete:
+        done.absent += 1
+    else:
+        record = store.record(job, name)
+        if files:
+            store.copy_artifacts(job.run_id, record["artifacts"], path.parent)
+        write_record(path, record)
+        done.written += 1
+
+
+def verify(plan: Plan) -> list[str]:
+    """What differs between the records of a plan and the store, one sentence each; empty if nothing.
+
+    Raises:
+        TrackingError: the store cannot be read.
+    """
+    store = Store(plan.root)
+    every = store.all_jobs(plan.scale.scale)
+    jobs = {job.key: job for job in every if not job.superseded}
+    by_id = {job.run_id: job for job in every}
+    problems: list[str] = []
+    known = {run.key for run in plan.runs()}
+    for cell in plan.cells:
+        for seed in cell.seeds:
+            path = plan.root / plan.run_path(cell, seed)
+            if path.exists():
+                problems += _verify_run(path, plan, cell, seed, store, by_id)
+    for job in every:
+        mine = job.kind == "train" and job.tags.get("study") == plan.study.study
+        if job.superseded:
+            problems.append(f"{job.key}: run {job.run_id} is superseded by {job.tags['superseded']}.")
+        elif mine and job.key not in known:
+            problems.append(f"{job.key}: in the store, but not of the plan as it is configured now.")
+        elif not job.complete:
+            reason = job.tags.get("reason") or "no reason given"
+            problems.append(f"{job.key}: {job.status} after attempt {job.attempt} ({reason}).")
+        elif mine and jobs[job.key].run_id != job.run_id:
+            problems.append(f"{job.key}: two runs, {jobs[job.key].run_id} and {job.run_id}.")
+    return problems
+
+
+def _verify_run(
+    path: Path, plan: Plan, cell: ResolvedCell, seed: int, store: Store, jobs: Mapping[str, StoredJob]
+) -> list[str]:
+    from turnscale.errors import TrackingError
+
+    record = read_record(path)
+    job = jobs.get(str(record.get("run_id")))
+    if job is None:
+        return [f"{path}: names run {record.get('run_id')}, which the store does not have."]
+    checks = dict(record.get("artifacts", {}))
+    evaluation = plan.root / plan.evaluation_path(cell, seed)
+    if evaluation.exists():
+        evaluated = read_record(evaluation)
+        checks[str(evaluated["outcomes"])] = str(evaluated["sha256"])
+    problems = []
+    for name, checksum in checks.items():
+        try:
+            with store.artifact(job.run_id, name, checksum):
+                pass
+        except TrackingError as error:
+            problems.append(str(error))
+    return problems

@@ -32,9 +32,9 @@ class BaseTraining(Strict):
     steps: Positive
     batch: Positive
     lr: Rate
-    expert_share: Share = 0.3
     seed: int = 0
-    attempts: Positive = Field(32, description="attempts per test task when the base is measured")
+    report_tasks: Positive = Field(100, description="tasks per benchmark on which the base is measured")
+    report_attempts: Positive = Field(32, description="sampled attempts at each of them")
 
 
 class CriticTraining(Strict):

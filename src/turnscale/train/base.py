@@ -20,10 +20,12 @@ from tqdm import tqdm
 from turnscale.agent import checkpoint as checkpoints
 from turnscale.agent.chat import ChatFormat
 from turnscale.agent.config import ModelConfig
+from turnscale.agent.decode import make_decoder
 from turnscale.config.schema import BaseTraining
 from turnscale.envs.protocol import Demonstration, Family
 from turnscale.envs.registry import FamilyConfig, load_family
 from turnscale.errors import NumericalError
+from turnscale.evaluate import Sampler, attempt
 from turnscale.seeding import fix_threads, numpy_stream
 
 DEMONSTRATION_OFFSET = 10_000_000
@@ -60,16 +62,54 @@ def make_base(spec: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         }
     training = BaseTraining.model_validate(spec["training"])
     model, tokenizer = checkpoints.make_local(config, family.vocabulary(), training.seed)
-    chat = ChatFormat(tokenizer, family.instructions or None)
+    chat = ChatFormat(tokenizer)
     loss = supervise(model, chat, family, training)
     target = directory / "checkpoint"
     checkpoints.save(model, tokenizer, config, target)
+    loaded = checkpoints.load(target)
     return {
         "checkpoint": str(target),
-        "hash": checkpoints.load(target).hash,
+        "hash": loaded.hash,
         "supervised_loss": loss,
+        "report": honesty(loaded, family, training),
         "seconds": time.monotonic() - started,
     }
+
+
+def honesty(loaded: checkpoints.Checkpoint, family: Family, training: BaseTraining) -> dict[str, Any]:
+    """What the base can do before any reinforcement learning, on the first tasks of each test benchmark.
+
+    Returns:
+        ``sampled`` and ``greedy`` success rates, ``pass_at_n`` with n = ``attempts`` (is better behaviour within
+        its support?), overall and by benchmark.
+    """
+    decoder = make_decoder(loaded.model, None)
+    found: dict[str, Any] = {"attempts": training.report_attempts, "benchmarks": {}}
+    for benchmark in family.benchmarks:
+        size = family.size(benchmark)
+        count = training.report_tasks if size is None else min(training.report_tasks, size)
+        tasks = [family.task(benchmark, i) for i in range(count)]
+        sampled, greedy = (
+            attempt(
+                Sampler(lambda: decoder, loaded.chat, family, temperature, 256),
+                benchmark,
+                tasks,
+                attempts,
+                training.seed,
+                label=f"base report {benchmark}",
+            ).groupby("task")["success"]
+            for temperature, attempts in ((1.0, training.report_attempts), (0.0, 1))
+        )
+        found["benchmarks"][benchmark] = {
+            "tasks": count,
+            "sampled": float(sampled.mean().mean()),
+            "greedy": float(greedy.mean().mean()),
+            "pass_at_n": float(sampled.max().mean()),
+        }
+    rows = list(found["benchmarks"].values())
+    for key in ("sampled", "greedy", "pass_at_n"):
+        found[key] = sum(row[key] for row in rows) / len(rows)
+    return found
 
 
 def supervise(model: Any, chat: ChatFormat, family: Family, training: BaseTraining) -> float:
@@ -90,7 +130,7 @@ def supervise(model: Any, chat: ChatFormat, family: Family, training: BaseTraini
         for group in optimiser.param_groups:
             group["lr"] = training.lr * _schedule(step, training.steps)
         demonstrations = [
-            _demonstration(family, rng, step * training.batch + i, training.expert_share)
+            _demonstration(family, rng, step * training.batch + i)
             for i in range(training.batch)
         ]
         ids, labels = encode(chat, demonstrations)
@@ -123,7 +163,7 @@ def encode(chat: ChatFormat, demonstrations: Sequence[Demonstration]) -> tuple[T
         ids = list(chat.prompt_ids(demonstration.prompt))
         mask = [False] * len(ids)
         for turn, observation in zip(demonstration.turns, demonstration.observations, strict=True):
-            tokens = [*chat.text_ids(turn), chat.end_id]
+            tokens = [*chat.encode(turn), chat.end_id]
             ids += tokens
             mask += [True] * len(tokens)
             if observation:
@@ -133,7 +173,7 @@ def encode(chat: ChatFormat, demonstrations: Sequence[Demonstration]) -> tuple[T
         rows.append(ids)
         masks.append(mask)
     longest = max(map(len, rows))
-    padded = torch.full((len(rows), longest), chat.pad_id, dtype=torch.long)
+    padded = torch.full((len(rows), longest), chat.tokenizer.pad_token_id, dtype=torch.long)
     labels = torch.full((len(rows), longest), IGNORED, dtype=torch.long)
     for i, (ids, mask) in enumerate(zip(rows, masks, strict=True)):
         row = torch.tensor(ids)
@@ -142,12 +182,10 @@ def encode(chat: ChatFormat, demonstrations: Sequence[Demonstration]) -> tuple[T
     return padded, labels
 
 
-def _demonstration(
-    family: Family, rng: np.random.Generator, index: int, expert_share: float
-) -> Demonstration:
+def _demonstration(family: Family, rng: np.random.Generator, index: int) -> Demonstration:
     size = family.size("train")
     number = DEMONSTRATION_OFFSET + index if size is None else int(rng.integers(size))
-    return family.demonstrate(family.task("train", number), rng, expert=bool(rng.random() < expert_share))
+    return family.demonstrate(family.task("train", number), rng, expert=bool(rng.random() < family.expert_share))
 
 
 def _schedule(step: int, steps: int) -> float:

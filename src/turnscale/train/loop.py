@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -141,7 +142,7 @@ class Trainer:
         self.family: Family = load_family(FamilyConfig.model_validate(spec["base"]["family"]))
         self.panels = panels
         self.tasks = panels.split("train")
-        checkpoint = open_base(spec["base"], base_record)
+        checkpoint = open_base(spec["base"], base_record, self.family)
         heads = self.method.critic.heads
         self.agent: Agent = attach(checkpoint, stream_seed(self.seed, "adapter"), value_heads=heads)
         self.policy_optimiser = self._optimiser(policy_parameters(self.agent), self.settings.lr)
@@ -399,7 +400,12 @@ class Trainer:
             rows = pd.DataFrame(self.critic_rows, columns=list(CRITIC_COLUMNS))
             rows.to_parquet(out / "critic_values.parquet", index=False)
         log.artifact(out)
-        return log.finish({"adapter": "adapter", "steps": self.step})
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        cost = {
+            "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+            "peak_memory_mb": round(used.ru_maxrss / 1024, 1),
+        }
+        return log.finish({"adapter": "adapter", "steps": self.step, **cost})
 
 
 def method_of(resolved: Mapping[str, Any], name: str) -> Method:

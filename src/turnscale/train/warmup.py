@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 
 from turnscale.agent.adapter import Agent, attach, critic_parameters, save_adapter
+from turnscale.agent.chat import ChatFormat
 from turnscale.agent.checkpoint import Checkpoint, load
 from turnscale.agent.config import ModelConfig
 from turnscale.agent.decode import make_decoder
@@ -26,7 +28,7 @@ from turnscale.credit.segments import layout
 from turnscale.envs.panels import Panels
 from turnscale.envs.protocol import Family
 from turnscale.envs.registry import FamilyConfig, load_family
-from turnscale.errors import NumericalError
+from turnscale.errors import CheckpointError, NumericalError
 from turnscale.objective.aggregate import denominators
 from turnscale.objective.value import explained_variance, squared_error
 from turnscale.seeding import fix_threads, numpy_stream, stream_seed, torch_stream
@@ -34,23 +36,32 @@ from turnscale.train.critic import read_heads, with_values
 from turnscale.train.measure import oracle_values
 
 
-def open_base(spec: Mapping[str, Any], record: Mapping[str, Any]) -> Checkpoint:
-    """The starting checkpoint that a base record speaks of.
+def open_base(spec: Mapping[str, Any], record: Mapping[str, Any], family: Family) -> Checkpoint:
+    """The starting checkpoint that a base record speaks of, speaking to the family's tasks.
+
+    A given chat model is told how to act by the family's instructions, unless its configuration names a system
+    prompt; a local model has learned it.
+
+    Args:
+        spec: a ``base`` specification.
+        record: what :func:`turnscale.train.base.make_base` returned for it.
+        family: the task family.
 
     Raises:
         CheckpointError: it cannot be loaded or its weights are not the recorded ones.
     """
-    from turnscale.errors import CheckpointError
-
-    source = record["checkpoint"] or ModelConfig.model_validate(spec["model"])
-    checkpoint = load(source)
+    config = ModelConfig.model_validate(spec["model"])
+    checkpoint = load(record["checkpoint"] or config)
     if checkpoint.hash != record["hash"]:
         raise CheckpointError(
             f"its weights hash to {checkpoint.hash}, but the record says {record['hash']}.",
             file=str(record["checkpoint"]),
             remedy="remove the checkpoint's record and run the workflow again.",
         )
-    return checkpoint
+    if config.kind == "local" or config.system is not None or not family.instructions:
+        return checkpoint
+    chat = ChatFormat(checkpoint.tokenizer, family.instructions, config.observation_role)
+    return replace(checkpoint, chat=chat)
 
 
 def warm_critic(
@@ -76,7 +87,7 @@ def warm_critic(
     started = time.monotonic()
     settings = CriticTraining.model_validate(spec["critic"])
     family = load_family(FamilyConfig.model_validate(spec["base"]["family"]))
-    checkpoint = open_base(spec["base"], base_record)
+    checkpoint = open_base(spec["base"], base_record, family)
     agent = attach(checkpoint, stream_seed(seed, "adapter"), value_heads=int(spec["heads"]))
     collect = _Collector(agent, family, panels, seed, float(spec["temperature"]), settings.rollouts)
     batches = [

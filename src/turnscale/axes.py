@@ -8,6 +8,7 @@ their signatures.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ class Number:
     low: float = float("-inf")
     high: float = float("inf")
     open_low: bool = False
+    open_high: bool = False
 
     def check(self, value: object) -> float:
         """The value as a float.
@@ -30,9 +32,10 @@ class Number:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"expected a number, got {value!r}")
         number = float(value)
-        if not (self.low <= number <= self.high) or (self.open_low and number == self.low):
-            opening = "(" if self.open_low else "["
-            raise ValueError(f"{number} is outside {opening}{self.low}, {self.high}]")
+        on_edge = (self.open_low and number == self.low) or (self.open_high and number == self.high)
+        if not math.isfinite(number) or on_edge or not self.low <= number <= self.high:
+            left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
+            raise ValueError(f"{number} is outside {left}{self.low}, {self.high}{right}")
         return number
 
 
@@ -101,6 +104,7 @@ class Choice:
 
 
 UNIT = Number(0.0, 1.0)
+BELOW_ONE = Number(0.0, 1.0, open_high=True)
 POSITIVE = Number(0.0, open_low=True)
 NONNEGATIVE = Number(0.0)
 SINGLETON = OneOf(("zero", "raw", "forbid"))
@@ -156,6 +160,76 @@ CREDIT: dict[str, Choice] = {
         {"lam": UNIT, "lam_intra": UNIT, "beta": NONNEGATIVE},
         ("values",),
         {"credit unit": "turn, refined by token", "turn value read at": "first token", **BOOTSTRAP},
+    ),
+    "two_head": Choice(
+        "turnscale.credit.two_head:two_head",
+        "turn GAE of a turn head plus mean-preserving token GAE of a token head",
+        {"lam_turn": UNIT, "lam_token": UNIT, "alpha": NONNEGATIVE, "trace": OneOf(("turn", "trajectory"))},
+        ("values", "values_turn"),
+        {"credit unit": "turn, refined by token", "turn value read at": "first token", **BOOTSTRAP},
+    ),
+    "mixed": Choice(
+        "turnscale.credit.mixed:mixed",
+        "weighted sum of turn GAE and token GAE",
+        {"alpha": UNIT, "lam_turn": UNIT, "lam_token": UNIT, "read": OneOf(("first", "last"))},
+        ("values",),
+        {"credit unit": "turn and token", **BOOTSTRAP},
+    ),
+    "bilevel": Choice(
+        "turnscale.credit.bilevel:bilevel",
+        "GAE over turn ends pays GAE inside the turn",
+        {"lam_turn": UNIT, "lam_token": UNIT, "ends": OneOf(("rewarded", "turn"))},
+        ("values",),
+        {"credit unit": "token", "turn value read at": "last token", **SKIPS},
+    ),
+    "anchor": Choice(
+        "turnscale.credit.anchor:anchor",
+        "a turn's return relative to turns that began in the same state",
+        {"discount": UNIT, **GROUP_STATISTICS},
+        ("anchor",),
+        {"credit unit": "turn"},
+    ),
+    "gigpo": Choice(
+        "turnscale.credit.anchor:gigpo",
+        "episode group plus omega times anchor group",
+        {"omega": NONNEGATIVE, "discount": UNIT, **GROUP_STATISTICS, "step_singleton": SINGLETON},
+        ("anchor",),
+        {"credit unit": "trajectory and turn"},
+    ),
+    "tree": Choice(
+        "turnscale.credit.tree:tree",
+        "relative reward from the fork on, a rule for the shared prefix",
+        {"baseline": OneOf(("fork", "task")), "prefix": OneOf(("none", "mean")), **GROUP_STATISTICS},
+        ("fork_turn",),
+        {"credit unit": "trajectory from its fork on"},
+    ),
+    "belief": Choice(
+        "turnscale.credit.belief:belief",
+        "group advantage stretched by how far each unit moves the belief in success",
+        {
+            "lam": UNIT,
+            "b": BELOW_ONE,
+            "gamma": UNIT,
+            "eps0": Number(0.0, 0.5, open_low=True),
+            "level": OneOf(("turn", "token")),
+            **GROUP_STATISTICS,
+        },
+        ("logp_teacher",),
+        {"credit unit": "trajectory, stretched by unit", "prior": "success rate of the group"},
+    ),
+    "token_weighted": Choice(
+        "turnscale.credit.distillation:token_weighted",
+        "group advantage weighted by the teacher's opinion of each token",
+        {"mix": UNIT, "width": BELOW_ONE, **GROUP_STATISTICS},
+        ("logp_teacher",),
+        {"credit unit": "trajectory, weighted by token"},
+    ),
+    "step_added": Choice(
+        "turnscale.credit.distillation:step_added",
+        "group advantage plus the teacher's opinion of each turn",
+        {"coef": NONNEGATIVE, "bound": POSITIVE, **GROUP_STATISTICS},
+        ("logp_teacher",),
+        {"credit unit": "trajectory and turn"},
     ),
 }
 

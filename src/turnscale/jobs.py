@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from turnscale.config.hashing import digest
 from turnscale.errors import ConfigError, DataError
-from turnscale.study import Run, Spec, resolve
+from turnscale.study import Run, Spec, load_scale, load_study, resolve
 from turnscale.track.records import (
     base_key,
     critic_key,
@@ -103,7 +104,6 @@ def train(
     panels: PanelsFile,
     out: Out,
     critic: Annotated[Path | None, typer.Option(help="Record of the warmed-up critic.")] = None,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 10,
 ) -> None:
     """Train one run, or go on from its newest checkpoint."""
     from turnscale.envs.panels import load_panels
@@ -118,7 +118,7 @@ def train(
         load_panels(panels),
         None if critic is None else read_record(critic),
         work,
-        checkpoint_every=checkpoint_every,
+        checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
         root=ROOT,
     )
     write_record(out, record)
@@ -208,11 +208,25 @@ def evaluate_run(
 
 
 @app.command()
-def gates(study: Study, scale: Scale, out: Out, seeds: Seeds = None) -> None:
+def gates(study: Study, scale: Scale, out: Out) -> None:
     """Check the identities between methods before any of them is trained."""
-    from turnscale.gates.identities import check_plan
+    from dataclasses import asdict
 
-    write_record(out, check_plan(resolve(study, scale, seeds=seeds, root=ROOT)))
+    from turnscale.gates.identities import run_identity_gates
+
+    results = run_identity_gates(directory=ROOT / "configs" / "methods")
+    for result in results:
+        print(
+            f"{'ok  ' if result.passed else 'FAIL'} {result.name}: {result.difference:.3g} ({result.detail})"
+        )
+    failed = [result.name for result in results if not result.passed]
+    if failed:
+        raise DataError(
+            f"{len(failed)} identities between methods do not hold: {', '.join(failed)}.",
+            file=ROOT / "configs" / "methods",
+            remedy="correct the method or its estimator; training it would waste the runs.",
+        )
+    write_record(out, {"study": study, "scale": scale, "gates": [asdict(result) for result in results]})
 
 
 @app.command()
@@ -227,6 +241,51 @@ def collect(
     from turnscale.track.collect import collect as gather
 
     gather(resolve(study, scale, seeds=seeds, root=ROOT), out_dir, partial=partial)
+
+
+@app.command()
+def estimates(study: Study, scale: Scale, seeds: Seeds = None) -> None:
+    """Estimates and comparisons from the collected tables."""
+    from turnscale.estimates import write_estimates
+
+    plan = resolve(study, scale, seeds=seeds, root=ROOT)
+    write_estimates(plan, ROOT / plan.results() / study / "tables")
+
+
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(help="Table of the study.")], study: Study, scale: Scale
+) -> None:
+    """Render one paper table as CSV, Markdown and LaTeX."""
+    from turnscale.render.tables import render_table
+
+    _render(render_table, "paper_tables", name, study, scale)
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(help="Figure of the study.")], study: Study, scale: Scale
+) -> None:
+    """Render one figure as PDF and PNG, beside the table it shows."""
+    from turnscale.render.figures import render_figure
+
+    _render(render_figure, "figures", name, study, scale)
+
+
+def _render(render: Callable[..., list[Path]], folder: str, name: str, study: str, scale: str) -> None:
+    tables = ROOT / "results" / scale / study / "tables"
+    for path in render(load_study(study, ROOT), scale, name, tables, ROOT / folder / scale):
+        print(path)
+
+
+@app.command()
+def unlock() -> None:
+    """Remove the lock of a Snakemake that was killed, if none is at work in this folder."""
+    from turnscale.workdir import release_stale_lock
+
+    removed = release_stale_lock(ROOT)
+    if removed:
+        print("The lock of a killed workflow was removed; finished work is kept.")
 
 
 def read_spec(path: Path, kind: str) -> Spec:

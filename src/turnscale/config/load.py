@@ -69,7 +69,9 @@ def validate(model: type[Section], value: Any, file: str | Path, prefix: str = "
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
+        problems = error.errors()
+        # A misspelt key is both unknown and absent; the first says how to mend it.
+        first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
         key = ".".join(str(part) for part in (*([prefix] if prefix else []), *first["loc"]))
         raise ConfigError(_problem(first), file=file, key=key or None, remedy=_remedy(model, first)) from None
 
@@ -98,12 +100,18 @@ def _remedy(model: type[BaseModel], error: Any) -> str:
 
 
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """Keys known at a place of the model; a mapping's own keys (cell names and the like) are passed over."""
     current: Any = model
+    free = False
     for part in location:
+        if free:
+            free = False
+            continue
         field = current.model_fields.get(part) if hasattr(current, "model_fields") else None
         if field is None:
             return []
         current = field.annotation
+        free = getattr(current, "__origin__", None) is dict
         for option in getattr(current, "__args__", ()):
             if isinstance(option, type) and issubclass(option, BaseModel):
                 current = option

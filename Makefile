@@ -1,0 +1,89 @@
+# The project's commands. `make` alone lists them.
+#
+#   make reproduce                    study mpo at scale quick: train, evaluate, tables, figures
+#   make reproduce SCALE=cpu SEEDS=12 CORES=8
+
+STUDY ?= mpo
+SCALE ?= quick
+SEEDS ?=
+CORES ?= all
+PYTHON ?= python3
+PORT ?= 5000
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+SETTINGS = study=$(STUDY) scale=$(SCALE) $(if $(SEEDS),seeds=$(SEEDS))
+SNAKEMAKE = snakemake --cores $(CORES)
+SELECT = --study $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup plan reproduce tables figures restore ui test test-slow smoke lint format bench clean-results
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: STUDY=$(STUDY) SCALE=$(SCALE) SEEDS=$(SEEDS) CORES=$(CORES) PYTHON=$(PYTHON) PORT=$(PORT)"
+
+setup: $(STAMP) ## make the virtual environment with the locked packages
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$$($(PYTHON) --version) is too old: set PYTHON to 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) lacks venv or pip: install its venv package (on Debian: python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+plan: $(STAMP) ## what would run, how long it takes, what it can detect
+	@turnscale plan $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
+
+reproduce: $(STAMP) ## train, evaluate, tables and figures of STUDY at SCALE; run it again after a kill or with more SEEDS
+	@turnscale job unlock
+	$(SNAKEMAKE) --config $(SETTINGS)
+
+tables: $(STAMP) ## tables again, from finished runs only (trains nothing)
+	@turnscale job unlock
+	@turnscale runs restore $(SELECT)
+	$(SNAKEMAKE) tables --config $(SETTINGS) partial=true
+
+figures: $(STAMP) ## figures again, from finished runs only (trains nothing)
+	@turnscale job unlock
+	@turnscale runs restore $(SELECT)
+	$(SNAKEMAKE) figures --config $(SETTINGS) partial=true
+
+restore: $(STAMP) ## rebuild lost records under results/ from the tracking store
+	@turnscale runs restore $(SELECT)
+
+ui: $(STAMP) ## MLflow's interface on this machine
+	@turnscale ui --port $(PORT)
+
+test: $(STAMP) ## all tests but the slow ones, with the whole workflow at scale smoke
+	pytest -m "not slow"
+
+test-slow: $(STAMP) ## the slow tests
+	pytest -m slow
+
+smoke: $(STAMP) ## the whole workflow at scale smoke, in this folder
+	@$(MAKE) --no-print-directory reproduce SCALE=smoke
+
+lint: $(STAMP) ## linters, types and formats
+	ruff check .
+	ruff format --check .
+	mypy
+	snakemake --lint
+	snakefmt --check Snakefile workflow
+
+format: $(STAMP) ## format code and rules
+	ruff format .
+	snakefmt Snakefile workflow
+
+bench: $(STAMP) ## time and memory of planning and dry-runs
+	python benchmarks/dag.py
+
+clean-results: ## remove records, tables and figures of SCALE; the tracking store and checkpoints stay
+	rm -rf results/$(SCALE) paper_tables/$(SCALE) figures/$(SCALE) logs/$(SCALE)

@@ -1,0 +1,71 @@
+# Train, evaluate, estimate and render one study at one scale.
+#
+#   snakemake --config study=mpo scale=quick seeds=5
+#   snakemake -n                      what would run, and why
+#   snakemake tables figures --config partial=true    from finished runs only; trains nothing
+#
+# What to run is decided in Python (turnscale.study.resolve) when this file is read; the rules only say how.
+from snakemake.utils import min_version
+
+min_version("9.10")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/base.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/estimate.smk"
+include: "workflow/rules/render.smk"
+include: "workflow/rules/audit.smk"
+
+
+localrules:
+    all,
+    runs,
+    tables,
+    figures,
+    tracking,
+    panels,
+    collect,
+    estimates,
+    table,
+    figure,
+
+
+# The records stand here themselves, so that a missing run is seen even when Snakemake's own metadata is lost.
+rule all:
+    default_target: True
+    input:
+        RUNS,
+        EVALUATIONS,
+        TIDY,
+        TABLES,
+        FIGURES,
+        AUDITS,
+
+
+rule runs:
+    input:
+        RUNS,
+        EVALUATIONS,
+
+
+rule tables:
+    input:
+        TIDY,
+        TABLES,
+        AUDITS,
+
+
+rule figures:
+    input:
+        TIDY,
+        FIGURES,
+
+
+onstart:
+    print(summary_before(PLAN, workflow.cores or 1), flush=True)
+
+
+onsuccess:
+    print(summary_after(PLAN), flush=True)

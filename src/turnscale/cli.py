@@ -1,0 +1,257 @@
+"""``turnscale``: plan a study, add seeds, look at runs, inspect methods, audit a paper."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from turnscale import jobs
+from turnscale.errors import TurnscaleError
+from turnscale.study import Plan, resolve
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Reproduce and audit reinforcement-learning results for multi-turn LLM agents.
+
+A [bold]study[/bold] (configs/studies) says which methods and settings a paper reports; a [bold]scale[/bold]
+(configs/scales) says how big to run and with how many seeds.
+
+[bold]First steps[/bold]
+
+  turnscale plan mpo --scale quick      what would run, how long it takes, what it can detect
+
+  make reproduce SCALE=quick            train, evaluate, tables and figures
+
+  make ui                               look at the runs in MLflow
+
+Then: results/ (records and tidy tables), paper_tables/, figures/.""",
+)
+seeds_app = typer.Typer(no_args_is_help=True, help="Seeds of a scale.")
+runs_app = typer.Typer(no_args_is_help=True, help="Runs in the tracking store.")
+
+ROOT = Path()
+out = Console()
+
+StudyArgument = Annotated[str, typer.Argument(help="Study: a file name in configs/studies.")]
+StudyOption = Annotated[str, typer.Option(help="Study: a file name in configs/studies.")]
+ScaleOption = Annotated[str, typer.Option(help="Scale: a file name in configs/scales.")]
+SeedsOption = Annotated[int | None, typer.Option(min=1, help="Seeds per cell, over the scale's.")]
+
+
+@app.command(rich_help_panel="Reproduce")
+def plan(
+    study: StudyArgument = "mpo",
+    scale: ScaleOption = "quick",
+    seeds: SeedsOption = None,
+    cores: Annotated[int, typer.Option(min=1, help="Cores for the estimate of time.")] = os.cpu_count() or 1,
+    sd: Annotated[
+        float, typer.Option(min=0.0001, max=0.5, help="Across-seed sd of a score to assume, a fraction.")
+    ] = 0.03,
+) -> None:
+    """Show what a study at a scale consists of, what is done, how long the rest takes and what it can detect."""
+    resolved = resolve(study, scale, seeds=seeds, root=ROOT)
+    _show_cells(resolved)
+    _show_time(resolved, cores)
+    _show_power(resolved, sd)
+
+
+def _show_cells(resolved: Plan) -> None:
+    from turnscale.planning import status
+
+    title = f"{resolved.study.study} at scale {resolved.scale.scale}: {resolved.scale.description}"
+    table = Table("family", "model", "cell", "method", "hash", "seeds", "trained", "evaluated", title=title)
+    for name in ("seeds", "trained", "evaluated"):
+        table.columns[[str(column.header) for column in table.columns].index(name)].justify = "right"
+    progress = status(resolved)
+    for row in progress:
+        cell = row.cell
+        table.add_row(
+            cell.family,
+            cell.model,
+            cell.cell,
+            str(cell.method["name"]),
+            cell.train.hash,
+            str(row.planned),
+            str(row.trained),
+            str(row.evaluated),
+        )
+    out.print(table)
+    planned, done = sum(row.planned for row in progress), sum(row.evaluated for row in progress)
+    out.print(f"{len(progress)} cells, {planned} runs: {done} done, {planned - done} missing.")
+
+
+def _show_time(resolved: Plan, cores: int) -> None:
+    from turnscale.planning import remaining_costs, wall_minutes
+
+    costs = remaining_costs(resolved)
+    if not costs:
+        out.print("Nothing is left to train or evaluate.")
+        return
+    minutes = wall_minutes(resolved, costs, cores)
+    core = sum(costs.values()) / 60
+    out.print(
+        f"{len(costs)} jobs are left: about {minutes:.0f} minutes on {cores} idle core{'s' * (cores > 1)} "
+        f"({core:.0f} core-minutes by the scale's measured costs)."
+    )
+
+
+def _show_power(resolved: Plan, assumed: float) -> None:
+    from turnscale.planning import comparisons, detectable, measured_sd
+
+    pairs = comparisons(resolved)
+    if not pairs:
+        return
+    measured = measured_sd(resolved)
+    sd, origin = (measured[0], f"measured, {measured[1]} df") if measured else (assumed, "assumed; --sd")
+    table = Table(
+        "table",
+        "comparison",
+        "seeds",
+        "smallest difference found",
+        title=f"Across-seed sd {sd * 100:.1f} points ({origin})",
+    )
+    for name, cell, reference in pairs:
+        a, b = len(cell.seeds), len(reference.seeds)
+        least = detectable(a, b, sd)
+        shown = "no test: a cell has one seed" if least is None else f"{least * 100:.1f} points"
+        where = "" if len(resolved.scale.models) == 1 else f" ({cell.model})"
+        table.add_row(name, f"{cell.cell} - {reference.cell}{where}", f"{a}, {b}", shown)
+    out.print(table)
+    out.print(
+        "With 80 % power, two-sided 5 % t test over seeds, these tasks. A smaller true difference may well be missed."
+    )
+
+
+@seeds_app.command("add")
+def seeds_add(
+    study: StudyArgument,
+    scale: ScaleOption = "quick",
+    to: Annotated[int, typer.Option("--to", min=1, help="Seeds per cell afterwards.")] = ...,  # type: ignore[assignment]
+) -> None:
+    """Raise the number of seeds of a scale, in its file; finished runs stay and only new seeds will run."""
+    from turnscale.planning import raise_seeds, remaining_costs
+
+    resolve(study, scale, seeds=to, root=ROOT)
+    path = ROOT / "configs" / "scales" / f"{scale}.yaml"
+    before = raise_seeds(path, to)
+    resolved = resolve(study, scale, root=ROOT)
+    new = sum(name.name == "run.json" for name in remaining_costs(resolved))
+    out.print(
+        f"{path}: seeds {before} -> {to}. {new} runs are now missing; 'make reproduce SCALE={scale}' trains them."
+    )
+
+
+@runs_app.command("list")
+def runs_list(scale: ScaleOption = "quick", study: StudyOption = "mpo") -> None:
+    """List the runs of a study in the tracking store."""
+    from turnscale.track.read import Store
+
+    table = Table("key", "status", "attempt", "run", "reason")
+    for job in Store(ROOT).all_jobs(scale):
+        if job.tags.get("study", study) == study:
+            state = "superseded" if job.superseded else job.status
+            table.add_row(job.key, state, str(job.attempt), job.run_id, job.tags.get("reason", ""))
+    out.print(table)
+
+
+@runs_app.command("restore")
+def runs_restore(study: StudyOption = "mpo", scale: ScaleOption = "quick", seeds: SeedsOption = None) -> None:
+    """Rebuild lost records under results/ from the tracking store; then 'make tables' needs no training."""
+    from turnscale.track.records import restore
+
+    done = restore(resolve(study, scale, seeds=seeds, root=ROOT))
+    out.print(f"{done.written} records rebuilt, {done.kept} were there, {done.absent} are not in the store.")
+
+
+@runs_app.command("verify")
+def runs_verify(study: StudyOption = "mpo", scale: ScaleOption = "quick", seeds: SeedsOption = None) -> None:
+    """Compare records with the tracking store, checksums too; exit code 1 if anything differs."""
+    from turnscale.track.records import verify
+
+    problems = verify(resolve(study, scale, seeds=seeds, root=ROOT))
+    for problem in problems:
+        out.print(problem, markup=False)
+    out.print(f"{len(problems)} differences." if problems else "Records and tracking store agree.")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel="Reproduce")
+def ui(port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000) -> None:
+    """Open the MLflow interface, on this machine only."""
+    from turnscale.track.store import connect, tracking_uri
+
+    connect(ROOT)
+    out.print(f"http://127.0.0.1:{port} (Ctrl-C stops it)")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+    # The address goes through the environment: it may hold a password, and arguments can be seen by others.
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = tracking_uri(ROOT)
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    os.execv(sys.executable, command)
+
+
+@app.command(rich_help_panel="Statistics")
+def power(
+    difference: Annotated[float, typer.Option(help="True difference of two scores, a fraction.")] = 0.02,
+    sd: Annotated[float, typer.Option(help="Across-seed standard deviation, a fraction.")] = 0.03,
+    seeds: Annotated[int, typer.Option(min=2, help="Seeds per arm.")] = 3,
+) -> None:
+    """How likely seeds are to find a difference, and how many it takes."""
+    from turnscale.planning import detectable
+    from turnscale.stats import power_two_sample, seeds_needed
+
+    found = power_two_sample(difference, sd, seeds, seeds)
+    out.print(
+        f"{seeds} seeds per arm find {difference * 100:.1f} points with probability {found:.0%} (sd {sd * 100:.1f})."
+    )
+    least = detectable(seeds, seeds, sd)
+    if least is not None:
+        out.print(f"They find {least * 100:.1f} points with probability 80 %.")
+    out.print(
+        f"For 80 % at {difference * 100:.1f} points it takes {seeds_needed(difference, sd)} seeds per arm."
+    )
+
+
+def _register() -> None:
+    from turnscale import method_commands
+    from turnscale.audit import commands
+
+    app.add_typer(seeds_app, name="seeds", rich_help_panel="Reproduce")
+    app.add_typer(runs_app, name="runs", rich_help_panel="Reproduce")
+    app.add_typer(jobs.app, name="job", hidden=True)
+    method_commands.register(app)
+    commands.register(app)
+
+
+_register()
+
+
+def main() -> Any:
+    """Entry point: a problem of the user's is one line on stderr and exit code 2, never a traceback."""
+    try:
+        app()
+    except TurnscaleError as error:
+        print("turnscale: " + " ".join(str(error).split()), file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,208 @@
+"""What the workflow makes, as paths, and the sentences it prints. The rules are in ``workflow/rules``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import turnscale
+from turnscale.config.hashing import digest
+from turnscale.config.schema import Figure, Table
+from turnscale.errors import DataError
+from turnscale.planning import remaining_costs, status, wall_minutes
+from turnscale.study import Plan, ResolvedCell
+
+STALE = "its configuration has changed; 'turnscale plan' shows the present hashes."
+
+
+class Products:
+    """Paths of a plan's products and the inputs of its jobs, as strings relative to the project folder.
+
+    Args:
+        plan: the study at a scale.
+        partial: leave runs that are not finished out, so that tables of the finished ones train nothing.
+
+    Raises:
+        DataError: ``partial``, and no run is finished.
+    """
+
+    def __init__(self, plan: Plan, partial: bool = False) -> None:
+        self.plan = plan
+        self.partial = partial
+        chosen = [
+            (cell, seed)
+            for cell in plan.cells
+            for seed in cell.seeds
+            if not partial or self._finished(cell, seed)
+        ]
+        if not chosen:
+            raise DataError(
+                "no planned run is finished.",
+                file=plan.results() / plan.study.study,
+                remedy="run 'make reproduce', or 'turnscale runs restore' if the tracking store has them.",
+            )
+        self.runs = [str(plan.run_path(cell, seed)) for cell, seed in chosen]
+        self.evaluations = [str(plan.evaluation_path(cell, seed)) for cell, seed in chosen]
+
+    def _finished(self, cell: ResolvedCell, seed: int) -> bool:
+        root = self.plan.root
+        paths = (self.plan.run_path(cell, seed), self.plan.evaluation_path(cell, seed))
+        return all((root / path).exists() for path in paths)
+
+    @property
+    def _stem(self) -> Path:
+        return Path(self.plan.scale.scale)
+
+    @cached_property
+    def tables(self) -> list[str]:
+        """Every paper table in its three forms."""
+        folder = Path("paper_tables") / self._stem
+        return [
+            str(folder / f"{name}.{form}") for name in self.plan.study.tables for form in ("csv", "md", "tex")
+        ]
+
+    @cached_property
+    def audits(self) -> list[str]:
+        """The audit of the study's claims, if it has a ledger."""
+        if self.plan.study.claims is None:
+            return []
+        stem = Path("paper_tables") / self._stem / f"audit_{self.plan.study.study}"
+        return [f"{stem}.{form}" for form in ("csv", "md", "tex")]
+
+    @cached_property
+    def figures(self) -> list[str]:
+        """Every figure in its two forms, and the table it is drawn from."""
+        folder = Path("figures") / self._stem
+        return [
+            str(folder / f"{name}.{form}")
+            for name in self.plan.study.figures
+            for form in ("pdf", "png", "csv")
+        ]
+
+    @cached_property
+    def _cells(self) -> dict[tuple[str, str, str, str], ResolvedCell]:
+        return {(cell.family, cell.model, cell.cell, cell.train.hash): cell for cell in self.plan.cells}
+
+    def cell(self, wildcards: Any) -> ResolvedCell:
+        """The cell of a run's path.
+
+        Raises:
+            DataError: the path is not of this plan, e.g. it has the hash of an earlier configuration.
+        """
+        key = (wildcards.family, wildcards.model, wildcards.cell, wildcards.train)
+        if key not in self._cells:
+            raise DataError(
+                f"no cell of the plan is {'/'.join(key[:3])}-{key[3]}.",
+                remedy=STALE,
+            )
+        return self._cells[key]
+
+    @cached_property
+    def _critics(self) -> dict[str, ResolvedCell]:
+        return {cell.critic.hash: cell for cell in self.plan.cells if cell.critic is not None}
+
+    def critic_inputs(self, wildcards: Any) -> dict[str, str]:
+        """Inputs of a critic's warm-up, by the hash in its path."""
+        cell = self._critics.get(wildcards.critic)
+        if cell is None:
+            raise DataError(f"no critic of the plan has the hash {wildcards.critic}.", remedy=STALE)
+        return {"base": str(self.plan.base_path(cell)), "panels": str(self.plan.panels_path(cell))}
+
+    def train_inputs(self, wildcards: Any) -> dict[str, str]:
+        """Inputs of a training, by its path; ``critic`` only for methods with one."""
+        cell = self.cell(wildcards)
+        inputs = {"spec": str(self.plan.spec_path(cell.train)), **self.evaluate_inputs(wildcards)}
+        if cell.critic is not None:
+            inputs["critic"] = str(self.plan.critic_path(cell, int(wildcards.seed)))
+        return inputs
+
+    def evaluate_inputs(self, wildcards: Any) -> dict[str, str]:
+        """Inputs of an evaluation besides the run's record, by its path."""
+        cell = self.cell(wildcards)
+        return {"base": str(self.plan.base_path(cell)), "panels": str(self.plan.panels_path(cell))}
+
+    @cached_property
+    def seeds(self) -> int:
+        """Seeds per trained cell."""
+        return len(self.plan.seeds)
+
+    @cached_property
+    def methods_hash(self) -> str:
+        """Identity of the plan's methods, whose identities the gates check."""
+        return digest([cell.method for cell in self.plan.cells])
+
+    @cached_property
+    def cells_hash(self) -> str:
+        """Identity of the set of planned cells, which survivorship counts."""
+        return digest([[c.family, c.model, c.cell, c.train.hash, c.evaluation.hash] for c in self.plan.cells])
+
+    @cached_property
+    def study_hash(self) -> str:
+        """Identity of what the study reports, apart from comments."""
+        return digest([self.plan.study.model_dump(mode="json"), self.cells_hash])
+
+    def definition_hash(self, kind: str, name: str) -> str:
+        """Identity of one table or figure: its entry, its groups and the labels of its cells.
+
+        Raises:
+            DataError: the study has no such table or figure.
+        """
+        study = self.plan.study
+        entries: Mapping[str, Table | Figure] = study.tables if kind == "tables" else study.figures
+        if name not in entries:
+            raise DataError(
+                f"study {study.study} has no {name} among its {kind}.", remedy=f"choose from {list(entries)}."
+            )
+        entry = entries[name]
+        groups = {group: study.groups[group] for group in entry.groups}
+        labels = {cell: study.cells[cell].label for cells in groups.values() for cell in cells}
+        return digest([entry.model_dump(mode="json"), groups, labels, study.title])
+
+    @cached_property
+    def published_files(self) -> list[str]:
+        """Files of published values that the study's tables and figures name."""
+        study = self.plan.study
+        entries: list[Table | Figure] = [*study.tables.values(), *study.figures.values()]
+        return sorted({entry.published.file for entry in entries if entry.published is not None})
+
+    @staticmethod
+    def sources(*names: str) -> list[str]:
+        """Python files of the package, by folder or pattern under it; rules name them to follow their changes."""
+        package = Path(turnscale.__file__).parent
+        found: list[Path] = []
+        for name in names:
+            found += package.glob(name if "*" in name else f"{name}/**/*.py")
+        here = Path.cwd()
+        return sorted(str(path.relative_to(here) if path.is_relative_to(here) else path) for path in found)
+
+
+def summary_before(plan: Plan, cores: int) -> str:
+    """What is about to run and how long it takes."""
+    costs = remaining_costs(plan)
+    runs = sum(path.name == "run.json" for path in costs)
+    if not costs:
+        return f"{plan.study.study} at scale {plan.scale.scale}: nothing is left to train or evaluate."
+    minutes = wall_minutes(plan, costs, cores)
+    return (
+        f"{plan.study.study} at scale {plan.scale.scale}: {runs} runs to train, {len(costs)} jobs in all, "
+        f"about {minutes:.0f} minutes on {cores} idle cores. "
+        f"Progress of each job: tail -f logs/{plan.scale.scale}/*/*.log"
+    )
+
+
+def summary_after(plan: Plan) -> str:
+    """Where everything is."""
+    scale, study = plan.scale.scale, plan.study.study
+    finished = sum(row.evaluated for row in status(plan))
+    planned = sum(row.planned for row in status(plan))
+    return "\n".join(
+        [
+            f"{study} at scale {scale}: {finished} of {planned} runs finished.",
+            f"  tables    paper_tables/{scale}/",
+            f"  figures   figures/{scale}/",
+            f"  tidy data results/{scale}/{study}/tables/",
+            "  runs      make ui",
+        ]
+    )

@@ -1,0 +1,124 @@
+"""What a change of configuration schedules: exactly what depends on it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import Project
+
+DERIVED = ("collect", "estimates", "table", "figure")
+
+
+def trained(project: Project) -> int:
+    """Trained cells of the tiny study."""
+    return sum(cell.trains for cell in project.plan().cells)
+
+
+def test_a_fresh_project_schedules_every_job_once(project: Project) -> None:
+    plan = project.plan()
+    jobs = project.dry_run()
+    assert jobs["train"] == jobs["evaluate"] == len(plan.runs())
+    assert jobs["tracking"] == jobs["gates"] == jobs["panels"] == jobs["base"] == jobs["collect"] == 1
+    assert jobs["critic"] == 2, "the critic-based cells share one critic per seed"
+    assert jobs["table"] == len(plan.study.tables)
+    assert jobs["figure"] == len(plan.study.figures)
+    assert "reason: Missing output files" in project.said
+
+
+def test_finished_runs_and_comments_and_labels_train_nothing(project: Project) -> None:
+    project.finish(project.plan())
+    for file in ("configs/studies/mpo.yaml", "configs/scales/tiny.yaml"):
+        path = project.root / file
+        path.write_text("# Another comment.\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    project.edit("configs/studies/mpo.yaml", "label: GRPO}", "label: Group baseline}")
+    jobs = project.dry_run()
+    assert not jobs.keys() & {"train", "evaluate", "critic", "base", "panels"}, project.said
+
+
+def test_one_more_seed_schedules_one_training_per_trained_cell(project: Project) -> None:
+    project.finish(project.plan())
+    jobs = project.dry_run("seeds=3")
+    assert jobs["train"] == jobs["evaluate"] == trained(project)
+    assert jobs["critic"] == 1
+    assert jobs.keys() & {"base", "panels", "tracking"} == set()
+    assert all(jobs[rule] for rule in ("collect", "estimates"))
+
+
+def test_one_changed_value_of_one_cell_schedules_exactly_its_seeds(project: Project) -> None:
+    project.finish(project.plan())
+    project.edit(
+        "configs/studies/mpo.yaml",
+        "mpo: {method: mpo, label: MPO}",
+        "mpo: {method: mpo, label: MPO, train: {lr: 1.0e-3}}",
+    )
+    jobs = project.dry_run()
+    assert jobs["train"] == jobs["evaluate"] == 2
+    assert not jobs.keys() & {"critic", "base"}
+    assert project.said.count("cell=mpo,") == 4, "two trainings and two evaluations, all of the changed cell"
+
+
+def test_more_attempts_evaluate_again_and_train_nothing(project: Project) -> None:
+    project.finish(project.plan())
+    project.edit("configs/scales/tiny.yaml", "  attempts: 6\n", "  attempts: 8\n")
+    jobs = project.dry_run()
+    assert jobs["evaluate"] == len(project.plan().runs())
+    assert not jobs.keys() & {"train", "critic", "base"}
+
+
+def test_lost_metadata_and_newer_inputs_train_nothing(project: Project) -> None:
+    plan = project.plan()
+    project.finish(plan)
+    shutil.rmtree(project.root / ".snakemake", ignore_errors=True)
+    for cell in plan.cells:
+        for path in (plan.base_path(cell), plan.panels_path(cell), plan.results() / "tracking.json"):
+            (project.root / path).touch()
+    assert not project.dry_run().keys() & {"train", "evaluate", "critic"}
+
+
+def test_a_lost_record_is_trained_again_although_the_tables_are_there(project: Project) -> None:
+    plan = project.plan()
+    project.finish(plan)
+    (project.root / plan.run_path(plan.cells[1], 0)).unlink()
+    jobs = project.dry_run()
+    assert jobs["train"] == jobs["evaluate"] == 1
+
+
+def test_partial_tables_train_nothing(project: Project) -> None:
+    plan = project.plan()
+    project.finish(plan)
+    (project.root / plan.run_path(plan.cells[1], 0)).unlink()
+    (project.root / plan.results() / "mpo/tables/outcomes.parquet").unlink()
+    jobs = project.dry_run("partial=true")
+    assert jobs["collect"] == jobs["estimates"] == 1
+    assert not jobs.keys() & {"train", "evaluate", "critic", "base"}
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("mpo: {method: mpo, label: MPO}", "mpo: {methd: mpo, label: MPO}"), "did you mean 'method'?"),
+        (("main: [base, grpo,", "main: [bass, grpo,"), "names the cell 'bass'"),
+    ],
+)
+def test_a_wrong_study_is_one_clear_line(project: Project, edit: tuple[str, str], said: str) -> None:
+    project.edit("configs/studies/mpo.yaml", *edit)
+    done = project.snakemake("-n", "--config", "scale=tiny")
+    assert done.returncode == 1
+    text = done.stdout + done.stderr
+    assert said in text
+    assert "configs/studies/mpo.yaml" in text
+    assert "Traceback" not in text
+
+
+def test_no_shell_text_holds_a_value(project: Project) -> None:
+    """A changed value must not change the text of a command, or every job of the rule would run again."""
+    for path in sorted(Path(project.root / "workflow/rules").glob("*.smk")):
+        text = path.read_text(encoding="utf-8")
+        for block in text.split("shell:")[1:]:
+            command = block.split("\n\n\n")[0]
+            assert 'f"' not in command
+            assert "PLAN" not in command
+            assert "config[" not in command

@@ -1,0 +1,63 @@
+# The plan, and where its products are. Everything here is light: no torch, no MLflow.
+from snakemake.exceptions import WorkflowError
+from snakemake.shell import shell as bash
+from turnscale.errors import TurnscaleError
+from turnscale.study import resolve
+from turnscale.workflow import Products, summary_after, summary_before
+
+config.setdefault("study", "mpo")
+config.setdefault("scale", "quick")
+
+try:
+    PLAN = resolve(
+        str(config["study"]), str(config["scale"]), seeds=config.get("seeds")
+    )
+    PRODUCTS = Products(PLAN, partial=bool(config.get("partial", False)))
+except TurnscaleError as error:
+    raise WorkflowError(str(error)) from None
+PLAN.write_specs()
+
+RUNS = PRODUCTS.runs
+EVALUATIONS = PRODUCTS.evaluations
+TABLES = PRODUCTS.tables
+FIGURES = PRODUCTS.figures
+AUDITS = []
+
+TRACKING = "results/{scale}/tracking.json"
+GATES = "results/{scale}/{study}/gates.json"
+
+THREADS = PLAN.scale.threads
+MEMORY = PLAN.scale.runtime.job_memory_mb
+MINUTES = PLAN.scale.runtime.job_minutes
+GPUS = PLAN.scale.runtime.gpus
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
+
+
+def old(inputs):
+    """Inputs whose names carry the hash of their content: only their absence matters, not their age."""
+    return {name: ancient(path) for name, path in inputs.items()}
+
+
+wildcard_constraints:
+    study=NAME,
+    scale=NAME,
+    family=NAME,
+    model=NAME,
+    cell=NAME,
+    name=NAME,
+    panels=r"[0-9a-f]{8}",
+    base=r"[0-9a-f]{8}",
+    critic=r"[0-9a-f]{8}",
+    train=r"[0-9a-f]{8}",
+    evaluation=r"[0-9a-f]{8}",
+    seed=r"[0-9]+",
+
+
+# A job's threads are fixed, since another number gives other bits.
+bash.prefix(
+    "set -euo pipefail; export OMP_NUM_THREADS={0} MKL_NUM_THREADS={0} OPENBLAS_NUM_THREADS={0} ".format(
+        THREADS
+    )
+    + "TOKENIZERS_PARALLELISM=false MPLBACKEND=Agg; "
+)

@@ -1,0 +1,45 @@
+# One job per run. Its inputs carry their content's hash in their names, so their times do not matter.
+
+
+# Identities between methods hold before any of them is trained; a change of one method repeats only this check.
+rule gates:
+    output:
+        "results/{scale}/{study}/gates.json",
+    log:
+        "logs/{scale}/{study}/gates.log",
+    conda:
+        "../envs/turnscale.yaml"
+    params:
+        methods=PRODUCTS.methods_hash,
+    shell:
+        "turnscale job gates --study {wildcards.study:q} --scale {wildcards.scale:q} --out {output:q} > {log:q} 2>&1"
+
+
+rule train:
+    input:
+        unpack(lambda wildcards: old(PRODUCTS.train_inputs(wildcards))),
+        tracking=ancient(TRACKING),
+        gates=ancient(GATES),
+    output:
+        "results/{scale}/{study}/runs/{family}/{model}/{cell}-{train}/seed-{seed}/run.json",
+    log:
+        "logs/{scale}/{study}/train/{family}-{model}-{cell}-{train}-seed-{seed}.log",
+    benchmark:
+        "logs/{scale}/{study}/train/{family}-{model}-{cell}-{train}-seed-{seed}.tsv"
+    retries: 1
+    conda:
+        "../envs/turnscale.yaml"
+    threads: THREADS
+    resources:
+        mem_mb=MEMORY,
+        runtime=MINUTES,
+        gpus=GPUS,
+    params:
+        critic=lambda wildcards, input: (
+            f"--critic {input.critic}" if "critic" in input.keys() else ""
+        ),
+    shell:
+        "turnscale job train --spec {input.spec:q} --study {wildcards.study:q} --scale {wildcards.scale:q}"
+        " --family {wildcards.family:q} --model {wildcards.model:q} --cell {wildcards.cell:q}"
+        " --seed {wildcards.seed} --base {input.base:q} --panels {input.panels:q} {params.critic}"
+        " --out {output:q} > {log:q} 2>&1"

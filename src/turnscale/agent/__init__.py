@@ -20,7 +20,7 @@ The interface the training loop uses (each name is importable from its module)::
         Cheap: call it after every optimiser step. adapter=None decodes the frozen base.
 
     rollout.rollout(decoder, chat, make_env, tasks, seeds, limits, generator, *, temperature=1.0,
-                    task_index=None, group=None, compaction=0.6) -> Rollouts
+                    task_index=None, group=None, compaction=0.8) -> Rollouts
         Rollouts(batch: TurnBatch, prompts, turns, observations, n_turns, n_action_tokens, n_invalid, row_tokens)
 
     forward.action_logprobs(model, batch, adapter="policy", temperature=1.0) -> (logp [B, T], entropy [B, T])

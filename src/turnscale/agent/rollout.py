@@ -11,6 +11,7 @@ and a rollout always takes the same number of draws from the generator: B x max_
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from turnscale.agent.chat import ChatFormat
 from turnscale.agent.decode import Decoder
 from turnscale.batch import TurnBatch
+from turnscale.envs.guard import GuardedEnvironment
 from turnscale.envs.protocol import Environment, Limits, Task
 from turnscale.errors import NumericalError, TaskError
 
@@ -37,6 +39,7 @@ class Rollouts:
         n_turns: [B] number of turns begun.
         n_action_tokens: [B] number of sampled tokens.
         n_invalid: [B] number of turns the environment found malformed.
+        failures: how often the environment itself broke down, by reason; those episodes ended with reward 0.
         row_tokens: tokens consumed by unfinished rows, prompts and observations included.
     """
 
@@ -47,6 +50,7 @@ class Rollouts:
     n_turns: Tensor
     n_action_tokens: Tensor
     n_invalid: Tensor
+    failures: Counter[str]
     row_tokens: int
 
 
@@ -131,7 +135,7 @@ def rollout(
     temperature: float = 1.0,
     task_index: Sequence[int] | None = None,
     group: Sequence[int] | None = None,
-    compaction: float = 0.6,
+    compaction: float = 0.8,
 ) -> Rollouts:
     """Play one episode per (task, seed) pair, all rows together.
 
@@ -141,7 +145,7 @@ def rollout(
 
     Args:
         decoder: a fresh decoder of the policy.
-        make_env: called once per row.
+        make_env: called once per row; the environments are guarded, so one that raises loses its episode only.
         generator: the only source of randomness.
         task_index: [B] position of each task in its panel; by default tasks are numbered as they appear.
         group: [B] group identities; by default rows of one task form a group.
@@ -155,7 +159,11 @@ def rollout(
             f"got {len(tasks)} tasks and {len(seeds)} seeds", remedy="give one seed per task, at least one"
         )
     size, width = len(tasks), limits.max_tokens
-    rows = [_Row(make_env(), task, seed, limits) for task, seed in zip(tasks, seeds, strict=True)]
+    failures: Counter[str] = Counter()
+    rows = [
+        _Row(GuardedEnvironment(make_env(), failures), task, seed, limits)
+        for task, seed in zip(tasks, seeds, strict=True)
+    ]
     noise = torch.rand(width, size, generator=generator, device=generator.device, dtype=torch.float64)
     noise = noise.to(decoder.device)
 
@@ -268,6 +276,7 @@ def rollout(
         n_turns=batch.turns_per_row(),
         n_action_tokens=actions.sum(1),
         n_invalid=torch.tensor([row.invalid for row in rows]),
+        failures=failures,
         row_tokens=row_tokens,
     )
 

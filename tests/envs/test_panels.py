@@ -87,6 +87,30 @@ def test_another_generator_is_refused(saved: Path) -> None:
         load_panels(saved, renamed)
 
 
+class Repeating:
+    """Six tasks a split and three contents in all: content ``index % 3``."""
+
+    name, version = "repeating", "1"
+
+    def size(self, split: str) -> int:
+        return 6
+
+    def task(self, split: str, index: int) -> Task:
+        return Task(self.name, self.version, split, index)
+
+    def content(self, task: Task) -> str:
+        return str(task.index % 3)
+
+
+def test_training_gives_way_where_content_repeats() -> None:
+    panels = make_panels(Repeating(), {"train": 1, "validation": 1, "test": 1})  # type: ignore[arg-type]
+    assert {s: [t.index for t in ts] for s, ts in panels.tasks.items()} == {
+        "train": [2],
+        "validation": [1],
+        "test": [0],
+    }
+
+
 def test_task_in_two_splits_is_named() -> None:
     shared, other = Task("f", "1", "train", 0), Task("f", "1", "train", 1)
     panels = Panels(
@@ -107,6 +131,8 @@ def test_equal_content_under_another_identity_is_a_leak(family: SearchFamily) ->
 def test_too_large_or_empty_splits_are_refused(family: SearchFamily) -> None:
     with pytest.raises(TaskError, match="0 tasks"):
         make_panels(family, {"train": 0})
+    with pytest.raises(TaskError, match="4 tasks were asked of a split that has 3 distinct"):
+        make_panels(Repeating(), {"train": 4})  # type: ignore[arg-type]
     with pytest.raises(TaskError, match="no split"):
         make_panels(family, {"nothing": 1})
     with pytest.raises(TaskError, match="no split"):

@@ -77,29 +77,46 @@ def _digest(text: str) -> str:
 
 
 def make_panels(family: Family, sizes: Mapping[str, int]) -> Panels:
-    """Freeze the first ``sizes[split]`` tasks of each split.
+    """Freeze the first ``sizes[split]`` tasks of each split whose content no other task of the panels has.
 
-    Raises TaskError when a split is too small or when two tasks coincide (``check_disjoint``).
+    Test benchmarks choose first, then validation, then training, so that where a generator of few distinct
+    tasks repeats itself across its splits, it is the training split that gives way. Raises TaskError when a
+    split has too few distinct tasks.
     """
-    tasks = {}
-    for split, count in sizes.items():
-        available = family.size(split)
-        if count < 1 or (available is not None and count > available):
-            has = "any number" if available is None else available
-            raise TaskError(
-                f"{count} tasks were asked of a split that has {has}",
-                key=split,
-                remedy="ask for at least one task and for no more than there are.",
-            )
-        tasks[split] = tuple(family.task(split, i) for i in range(count))
-    content = {t.hash: _digest(family.content(t)) for ts in tasks.values() for t in ts}
-    panels = Panels(family.name, family.version, tasks, content)
+    content: dict[str, str] = {}
+    tasks: dict[str, tuple[Task, ...]] = {}
+    for split in sorted(sizes, key=lambda s: (s == "train", s == "validation")):
+        tasks[split] = _distinct(family, split, sizes[split], content)
+    panels = Panels(family.name, family.version, {split: tasks[split] for split in sizes}, content)
     check_disjoint(panels)
     return panels
 
 
+def _distinct(family: Family, split: str, count: int, content: dict[str, str]) -> tuple[Task, ...]:
+    """The first ``count`` tasks of a split with content not in ``content`` (task hash -> digest), added to it."""
+    taken = set(content.values())
+    chosen: list[Task] = []
+    available = family.size(split)
+    index = 0
+    while len(chosen) < count and (available is None or index < available):
+        task = family.task(split, index)
+        digest = _digest(family.content(task))
+        if digest not in taken:
+            taken.add(digest)
+            content[task.hash] = digest
+            chosen.append(task)
+        index += 1
+    if len(chosen) < max(count, 1):
+        raise TaskError(
+            f"{count} tasks were asked of a split that has {len(chosen)} distinct ones",
+            key=split,
+            remedy="ask for at least one task and for no more than there are.",
+        )
+    return tuple(chosen)
+
+
 def check_disjoint(panels: Panels, file: str | Path | None = None) -> None:
-    """Raise TaskError, naming the task, if a task occurs twice or two splits share a task's content."""
+    """Raise TaskError, naming the task, if a task occurs twice or two tasks have the same content."""
     identities: dict[str, str] = {}
     contents: dict[str, tuple[str, str]] = {}
     for split, tasks in panels.tasks.items():
@@ -113,7 +130,7 @@ def check_disjoint(panels: Panels, file: str | Path | None = None) -> None:
                 )
             identities[task.hash] = split
             other, other_hash = contents.setdefault(panels.content[task.hash], (split, task.hash))
-            if other != split:
+            if other_hash != task.hash:
                 raise TaskError(
                     f"task {task.hash} of {split} has the same content as task {other_hash} of {other}",
                     file=file,

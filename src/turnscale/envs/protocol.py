@@ -100,7 +100,13 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """Budgets of an episode, kept by the rollout."""
+    """Budgets of an episode, kept by the rollout.
+
+    Attributes:
+        max_turns: assistant turns of an episode.
+        max_turn_tokens: tokens of one turn, its end-of-turn token included.
+        max_tokens: tokens of the whole row: prompt, turns, observations and what the chat format puts around.
+    """
 
     max_turns: int
     max_turn_tokens: int
@@ -127,8 +133,8 @@ class Family(Protocol):
         version: version of the generator, part of every task's identity.
         limits: budgets of an episode.
         benchmarks: names of the test splits.
-        instructions: how to act, in prose, for the system message of a real chat model; local word-level
-            models learn the format from demonstrations and are not shown it.
+        instructions: how to act, in prose, for the system message of a real chat model; "" for local
+            word-level models, which learn the format from demonstrations.
         expert_share: share of experts in the demonstration mix, to be drawn by whoever calls ``demonstrate``.
     """
 

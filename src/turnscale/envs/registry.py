@@ -10,7 +10,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnscale.envs.protocol import Family, Limits
-from turnscale.envs.search import SearchFamily, SearchParameters
+from turnscale.envs.qa import QaFamily, QaParameters
+from turnscale.envs.search import SearchFamily
+from turnscale.envs.search_task import SearchParameters
+from turnscale.envs.textworld_express import TextWorldFamily, TextWorldParameters
 from turnscale.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -43,6 +46,8 @@ class FamilyConfig(BaseModel):
 
 KINDS: dict[str, tuple[type[BaseModel], Callable[[str, Limits, Any], Family]]] = {
     "search": (SearchParameters, SearchFamily),
+    "qa": (QaParameters, QaFamily),
+    "textworld": (TextWorldParameters, TextWorldFamily),
 }
 
 

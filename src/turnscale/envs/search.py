@@ -87,11 +87,11 @@ class SearchFamily:
     """The search family with given parameters. Splits differ in the task hash that seeds each task."""
 
     version = "1"
-    instructions = INSTRUCTIONS
 
     def __init__(self, name: str, limits: Limits, parameters: SearchParameters) -> None:
         self.name, self.limits, self.parameters = name, limits, parameters
         self.benchmarks = tuple(parameters.benchmarks)
+        self.instructions = INSTRUCTIONS if parameters.instructions else ""
         self.expert_share = parameters.demonstrations.expert_share
         self._hops = {
             "train": parameters.train_hops,

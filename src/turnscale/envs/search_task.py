@@ -148,6 +148,7 @@ class SearchParameters(BaseModel):
         benchmarks: name of each test benchmark and the numbers of hops of its tasks, taken in turn.
         side_probability: probability that another question relation exists on a chain entity.
         distractor_documents: documents in the index that answer nothing, the same for every task.
+        instructions: whether to explain the grammar in prose, for the system message of a chat model.
         demonstrations: the demonstration mix.
     """
 
@@ -159,6 +160,7 @@ class SearchParameters(BaseModel):
     )
     side_probability: float = Field(default=0.5, ge=0, le=1)
     distractor_documents: int = Field(default=40, ge=0, le=100_000)
+    instructions: bool = False
     demonstrations: DemonstrationMix = DemonstrationMix()
 
     @model_validator(mode="after")

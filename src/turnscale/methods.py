@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turnscale.axes import AXES, CREDIT, TERMS, Choice
+from turnscale.axes import AXES, TERMS, Choice
 from turnscale.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from turnscale.batch import Credit, TurnBatch
 
 STUDY_OVERRIDE = "set by the study"
-GROUP_CREDITS = {name for name, choice in CREDIT.items() if "singleton" in choice.params}
 
 
 class Strict(BaseModel):
@@ -198,13 +197,8 @@ class Method(Strict):
                 key="ratio" if self.ratio["name"] == "turn" else "aggregation",
                 remedy="use the token ratio and token mean, or an environment with turns.",
             )
-        if size == 1 and (credit.get("singleton") == "forbid" or self.sampling.scheme == "dynamic"):
-            raise ConfigError(
-                "a group of one has no relative advantage",
-                file=where,
-                key="sampling.group_size",
-                remedy="sample at least 2 rollouts per group, or declare credit.singleton as zero or raw.",
-            )
+        if size == 1:
+            _refuse_lone_group(self, where)
         warnings = []
         if credit["name"] == "length_adaptive_gae" and action_tokens is not None:
             lam = max(0.0, 1.0 - 1.0 / (credit["alpha"] * action_tokens))
@@ -432,8 +426,7 @@ def _check_sources(raw: Mapping[str, Any], path: Path) -> None:
     sources = raw.get("sources", {})
     sections = [*AXES, "terms", "critic", "sampling"]
     numbers = {key for section in sections for key, _ in _numbers(raw.get(section), section)}
-    numbers.discard("critic.heads")
-    for key in sorted(numbers - sources.keys()):
+    for key in sorted(numbers - sources.keys() - {"critic.heads"}):
         raise ConfigError(
             "this number has no source",
             file=path,
@@ -488,5 +481,16 @@ def _check_combination(method: Method, path: Path) -> None:
         raise ConfigError(
             "nothing to learn from", file=path, key="credit.name", remedy="name a credit or a term."
         )
-    if method.sampling.group_size is not None:
-        method.check()
+    if method.sampling.group_size == 1:
+        _refuse_lone_group(method, path)
+
+
+def _refuse_lone_group(method: Method, file: str | Path) -> None:
+    """A group of one is an error unless the credit declares what it gets."""
+    if method.credit_choice.get("singleton") == "forbid" or method.sampling.scheme == "dynamic":
+        raise ConfigError(
+            "a group of one has no relative advantage",
+            file=file,
+            key="sampling.group_size",
+            remedy="sample at least 2 rollouts per group, or declare credit.singleton as zero or raw.",
+        )

@@ -65,19 +65,24 @@ def denominators(batch: TurnBatch) -> Denominators:
     )
 
 
+def constant(weight: float, lay: Layout) -> Tensor:
+    """[N] float64: the same weight for every action token."""
+    return torch.full((len(lay.flat),), weight, dtype=torch.float64, device=lay.flat.device)
+
+
 def token_mean(lay: Layout, count: Denominators) -> Tensor:
     """[N] weights: every action token of the minibatch counts the same."""
-    return torch.full((len(lay.flat),), 1.0 / max(count.tokens, 1), device=lay.flat.device)
+    return constant(1.0 / max(count.tokens, 1), lay)
 
 
 def sequence_mean(lay: Layout, count: Denominators) -> Tensor:
     """[N] weights: mean over each trajectory's tokens, then over trajectories."""
-    return 1.0 / (lay.tokens_per_row[lay.row] * max(count.sequences, 1))
+    return 1.0 / (lay.tokens_per_row[lay.row].double() * max(count.sequences, 1))
 
 
 def turn_mean(lay: Layout, count: Denominators) -> Tensor:
     """[N] weights: mean over each turn's tokens, then over all turns of the minibatch."""
-    return 1.0 / (lay.tokens_per_turn[lay.segment] * max(count.turns, 1))
+    return 1.0 / (lay.tokens_per_turn[lay.segment].double() * max(count.turns, 1))
 
 
 def fixed(lay: Layout, count: Denominators, *, divisor: float) -> Tensor:
@@ -85,4 +90,4 @@ def fixed(lay: Layout, count: Denominators, *, divisor: float) -> Tensor:
 
     GRPO's form).
     """
-    return torch.full((len(lay.flat),), 1.0 / (divisor * max(count.sequences, 1)), device=lay.flat.device)
+    return constant(1.0 / (divisor * max(count.sequences, 1)), lay)

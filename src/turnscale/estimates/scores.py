@@ -44,8 +44,9 @@ def arms(
     """The data of every planned cell, by (family, model, cell), in the order of the plan.
 
     Raises:
-        DataError: a missing column, a hole or a repeat in the outcomes, a benchmark that only some cells were tested on, outcomes of a cell that is not planned,
-            more evaluated seeds than finished runs, or learning curves of one cell with different steps.
+        DataError: a missing column, a hole or a repeat in the outcomes, a benchmark that only some cells were
+            tested on, outcomes of a cell that is not planned, more evaluated seeds than finished runs, or
+            learning curves of one cell with different steps.
     """
     for table, columns, name in (
         (outcomes, OUTCOMES, "outcomes"),
@@ -74,12 +75,11 @@ def arms(
             )
         present = set(part["cell"].astype(str).unique())
         fixed = [cell for cell in present if not planned[str(family), str(model), cell].trains]
-        for name, counted in counts_by_arm(part, untrained=fixed).items():
-            counts[str(family), str(model), name][str(benchmark)] = counted
-    for (family, model, name), part in (
-        outcomes[[*ARM, "run_id"]].drop_duplicates().groupby(ARM, observed=True)
-    ):
-        run_ids[str(family), str(model), str(name)] = tuple(sorted(part["run_id"].astype(str)))
+        for cell_name, counted in counts_by_arm(part, untrained=fixed).items():
+            counts[str(family), str(model), cell_name][str(benchmark)] = counted
+    pairs = outcomes[[*ARM, "run_id"]].drop_duplicates()
+    for (family, model, trained), part in pairs.groupby(ARM, observed=True):
+        run_ids[str(family), str(model), str(trained)] = tuple(sorted(part["run_id"].astype(str)))
     areas = curve_areas(metrics)
     found: dict[tuple[str, str, str], ArmData] = {}
     for key, cell in planned.items():

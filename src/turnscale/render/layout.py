@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from turnscale.config.schema import Table
+from turnscale.config.schema import Figure, Table
 from turnscale.estimates.compare import shown_ks
 from turnscale.estimates.schema import ALL, BAND, PUBLISHED_ONLY, VALIDATION
 from turnscale.render.data import DEFAULT, RETRAINED, TASKS, Tables
@@ -268,7 +268,7 @@ def _places(table: Table) -> list[str]:
     return list(table.published.benchmarks) if table.published else []
 
 
-def beside(rows: pd.DataFrame, table: Table) -> pd.DataFrame:
+def beside(rows: pd.DataFrame, table: Table | Figure) -> pd.DataFrame:
     """The rows with published values only where the table declares them, and published-only rows of its file."""
     if table.published is None:
         kept = rows[rows["question"] != PUBLISHED_ONLY].copy()

@@ -54,8 +54,8 @@ def markdown(text: str) -> str:
 
 
 def plot(text: str) -> str:
-    """Any string as a label that the plotting library does not read as mathematics."""
-    return _plain(text).replace("\\", "\\\\").replace("$", r"\$") if "$" in text else _plain(text)
+    """Any string as one line of plain text in a figure (figures never read mathematics)."""
+    return _plain(text)
 
 
 def points(value: float, digits: int = 1, *, signed: bool = False) -> str:

@@ -1,0 +1,155 @@
+"""What several figures share: curves over seeds, titles, legends and the sentences at the foot."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
+from turnscale.errors import DataError
+from turnscale.estimates.series import blocks, over_seeds
+from turnscale.render.data import Tables
+from turnscale.render.style import GREY, look
+from turnscale.render.text import plot
+from turnscale.stats.passk import Floats
+
+BLOCKS = 40
+"""Training quantities are shown as means over at most this many blocks of steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One quantity of one cell over training: steps [K], per-seed values [S, K], mean, lo, hi [K]."""
+
+    seeds: tuple[int, ...]
+    steps: Floats
+    values: Floats
+    mean: Floats
+    lo: Floats
+    hi: Floats
+
+    def rows(self, **identity: str) -> pd.DataFrame:
+        """The series as tidy rows: one per step for the mean (seed empty), one per step and seed."""
+        mean = pd.DataFrame(
+            {"seed": pd.NA, "step": self.steps, "value": self.mean, "lo": self.lo, "hi": self.hi}
+        )
+        each = [
+            pd.DataFrame({"seed": seed, "step": self.steps, "value": row, "lo": np.nan, "hi": np.nan})
+            for seed, row in zip(self.seeds, self.values, strict=True)
+        ]
+        table = pd.concat([mean.astype(object), *(frame.astype(object) for frame in each)], ignore_index=True)
+        for position, (key, value) in enumerate(identity.items()):
+            table.insert(position, key, value)
+        return table
+
+
+def series(
+    tables: Tables, family: str, model: str, cell: str, metric: str, *, count: int | None = BLOCKS
+) -> Series | None:
+    """A logged quantity of one cell on the steps that all its seeds have; None if nothing was logged.
+
+    Args:
+        count: at most this many block means; None keeps every step.
+
+    Raises:
+        DataError: two values at one step of one run, or seeds without a common step.
+    """
+    every = tables.metrics
+    kept = every[
+        (every["family"] == family)
+        & (every["model"] == model)
+        & (every["cell"] == cell)
+        & (every["metric"] == metric)
+    ]
+    kept = kept[np.isfinite(kept["value"].astype("float64"))]
+    if kept.empty:
+        return None
+    if kept.duplicated(["seed", "step"]).any():
+        raise DataError(f"{metric} of {family}/{model}/{cell} has two values at one step.", key=metric)
+    wide = kept.pivot(index="seed", columns="step", values="value").sort_index().dropna(axis=1)
+    if wide.shape[1] == 0:
+        raise DataError(f"the seeds of {family}/{model}/{cell} share no step of {metric}.", key=metric)
+    steps, values = wide.columns.to_numpy(dtype=np.float64), wide.to_numpy(dtype=np.float64)
+    if count is not None and steps.size > count:
+        steps, values = blocks(steps, values, count)
+    return Series(tuple(int(seed) for seed in wide.index), steps, values, *over_seeds(values))
+
+
+def missing(tables: Tables, family: str, model: str, cell: str) -> str:
+    """Why a cell has nothing to show: not part of the scale, not trained, or no run that ended well."""
+    rows = tables.estimates
+    rows = rows[
+        (rows["family"] == family)
+        & (rows["model"] == model)
+        & (rows["cell"] == cell)
+        & rows["planned"].notna()
+    ]
+    if rows.empty:
+        return "not run"
+    first = rows.iloc[0]
+    if int(first["finished"]):
+        return "not trained" if not (rows["metric"] == "auc").any() else "not logged"
+    failed, excluded, planned = (int(first[name]) for name in ("failed", "excluded", "planned"))
+    return f"no result\n({failed} failed,\n{excluded} excluded\nof {planned})"
+
+
+def heading(tables: Tables, family: str, model: str) -> str:
+    """Model, and family where there are several."""
+    return plot(f"{family}, {model}" if len({pair[0] for pair in tables.arms}) > 1 else model)
+
+
+def handle(tables: Tables, cell: str, *, marker: bool = True, line: bool = True) -> Line2D:
+    """Legend entry of a cell."""
+    style = look(cell)
+    return Line2D(
+        [],
+        [],
+        color=style.color,
+        marker=style.marker if marker else "",
+        linestyle=style.line if line else "",
+        label=plot(tables.label(cell)),
+    )
+
+
+def finish(
+    drawing: Drawing, tables: Tables, title: str, notes: Iterable[str], handles: Sequence[Line2D] = ()
+) -> None:
+    """Title above, legend and sentences below, each in room of its own."""
+    width = drawing.get_figwidth()
+    drawing.suptitle(plot(title), fontsize=8.5, x=0.01, ha="left", fontweight="bold")
+    sentences = [f"Study {tables.study.study}, scale {tables.scale}.", *notes, tables.statement()]
+    text = "\n".join(textwrap.wrap(plot(" ".join(sentences)), int(width * 20.5)))
+    foot = ((text.count("\n") + 1) * 8.4 + 8) / 72
+    columns = _legend_columns([str(item.get_label()) for item in handles], width)
+    legend = -(-len(handles) // columns) * 0.16 + 0.06 if handles else 0.0
+    height = drawing.get_figheight() + foot + legend
+    drawing.set_figheight(height)
+    below = (foot + legend) / height
+    drawing.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
+    if handles:
+        drawing.legend(
+            handles=list(handles),
+            loc="lower left",
+            bbox_to_anchor=(0.01, foot / height),
+            ncols=columns,
+            borderaxespad=0,
+            borderpad=0,
+            handlelength=2.6,
+            columnspacing=1.2,
+        ).set_in_layout(False)
+    note = drawing.text(0.01, 4 / 72 / height, text, fontsize=6, color=GREY, ha="left", va="bottom")
+    note.set_in_layout(False)
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """Most columns that fit side by side, from the lengths of the labels (inches, generously)."""
+    for columns in range(len(labels), 1, -1):
+        widest = [max(len(label) for label in labels[start::columns]) for start in range(columns)]
+        if sum(0.5 + 0.056 * length for length in widest) < width:
+            return columns
+    return 1

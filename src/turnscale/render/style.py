@@ -1,0 +1,147 @@
+"""One style for all figures: what each cell looks like, sizes, and files whose bytes depend on the data alone."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+PAGE = 7.2
+"""Width of the text over two columns, inches."""
+DPI = 200
+
+RC: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 7,
+    "text.parse_math": False,
+    "axes.titlesize": 7.5,
+    "axes.labelsize": 7,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "turnscale",
+    "figure.dpi": DPI,
+}
+
+# Okabe and Ito's colours, which remain distinct for the common forms of colour blindness; yellow is darkened.
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#B8A500",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+    "#7F7F7F",
+)
+FAINT = "#c8c8c8"
+Line = Literal["-"] | tuple[float, tuple[float, ...]]
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+LINES: tuple[Line, ...] = (
+    "-",
+    (0.0, (5.0, 1.5)),
+    (0.0, (1.2, 1.2)),
+    (0.0, (5.0, 1.2, 1.2, 1.2)),
+)
+
+
+class Look(NamedTuple):
+    """How a cell is drawn everywhere."""
+
+    color: str
+    marker: str
+    line: Line
+
+
+LOOKS = {
+    "base": Look(GREY, "o", LINES[2]),
+    "grpo": Look(ORANGE, "s", LINES[0]),
+    "gspo": Look(YELLOW, "^", LINES[1]),
+    "ppo": Look(BLUE, "D", LINES[0]),
+    "vapo": Look(SKY, "v", LINES[1]),
+    "mpo-token-is": Look(PURPLE, "P", LINES[1]),
+    "mpo": Look(VERMILION, "o", LINES[0]),
+    "mpo-beta0": Look(GREEN, "X", LINES[3]),
+}
+
+
+def look(cell: str) -> Look:
+    """The look of a cell: fixed for the known ones, and for any other a function of its name alone."""
+    if cell in LOOKS:
+        return LOOKS[cell]
+    number = int.from_bytes(hashlib.sha256(cell.encode()).digest()[:4], "big")
+    colors = (ORANGE, SKY, GREEN, YELLOW, BLUE, PURPLE, BLACK)
+    number, color = divmod(number, len(colors))
+    number, marker = divmod(number, len(MARKERS))
+    return Look(colors[color], MARKERS[marker], LINES[number % len(LINES)])
+
+
+Share = Literal["all", "row"] | bool
+
+
+def grid(
+    rows: int, columns: int, *, height: float, share_x: Share = False, share_y: Share = False
+) -> tuple[Figure, np.ndarray]:
+    """An empty figure as wide as the page with ``rows`` x ``columns`` axes [rows, columns]; height in inches."""
+    figure = Figure(figsize=(PAGE, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=share_x, sharey=share_y)
+    for panel in axes.flat:
+        panel.xaxis.set_tick_params(labelbottom=True)
+    return figure, axes
+
+
+def say(axes: Axes, text: str) -> None:
+    """A grey sentence in the middle of empty axes."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY, wrap=True)
+
+
+def clipped(figure: Figure) -> list[str]:
+    """Visible texts of a figure that reach beyond its edge."""
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    width, height = figure.bbox.width, figure.bbox.height
+    found = []
+    for text in figure.findobj(Text):
+        if not isinstance(text, Text) or not text.get_visible() or not text.get_text().strip():
+            continue
+        box = text.get_window_extent(renderer)
+        if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1:
+            found.append(text.get_text())
+    return found
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write ``<name>.pdf`` and ``<name>.png`` without dates or versions, by temporary file and replace."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for ending, metadata in (
+        ("pdf", {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None}),
+        ("png", {"Software": None}),
+    ):
+        path = folder / f"{name}.{ending}"
+        temporary = folder / f".{name}.{ending}.tmp"
+        figure.savefig(temporary, format=ending, dpi=DPI, metadata=metadata)
+        temporary.replace(path)
+        paths.append(path)
+    return paths

@@ -27,7 +27,7 @@ class CoarsePassKWarning(UserWarning):
     """k is above half the attempts: few distinct values, large attempt noise, no variance estimate."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def none_of_k(n: int, k: int) -> Floats:
     """[n + 1] probability that k of n attempts, drawn without replacement, miss all c successes, c = 0..n.
 
@@ -78,6 +78,7 @@ def _warn_coarse(n: Ints, k: int) -> None:
         )
 
 
+@lru_cache(maxsize=512)
 def _table(kind: Kind, n: int, k: int) -> Floats:
     """[n + 1] value of the metric for c = 0..n successes."""
     if kind == "pass_at":

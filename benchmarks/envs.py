@@ -30,10 +30,8 @@ def measure(family: Family) -> dict[str, float]:
     family.make().reset(family.task("train", 0), 0)  # start whatever has to be started once
 
     def rollouts() -> int:
-        tasks = [
-            family.task("train", i % family.size("train") if family.size("train") else i)
-            for i in range(PROMPTS)
-        ]
+        size = family.size("train") or PROMPTS
+        tasks = [family.task("train", i % size) for i in range(PROMPTS)]
         return sum(
             len(play(family, t, random_policy(family), rng).turns) for t in tasks for _ in range(GROUP)
         )

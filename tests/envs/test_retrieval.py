@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnscale.envs.protocol import Limits
 from turnscale.envs.retrieval import FactIndex, Index, distractor_documents
-from turnscale.envs.search_task import ENTITIES, FILLERS, RELATIONS, generate
+from turnscale.envs.search import SearchFamily
+from turnscale.envs.search_task import ENTITIES, FILLERS, RELATIONS, SearchParameters, generate
 
 
 @settings(max_examples=30, deadline=None)
@@ -63,3 +67,17 @@ def test_top_is_the_head_of_the_full_ranking(documents: list[list[str]], query: 
         return
     ranking = sorted(np.flatnonzero(scores > 0), key=lambda i: (-scores[i], i))
     assert index.top(query, k) == [int(i) for i in ranking[:k]]
+
+
+def test_throughput_suffices_for_rollouts() -> None:
+    """64 episodes of 5 searches on 16 new tasks: under 1 ms of CPU a turn, indexing included (about 0.1 ms)."""
+    family = SearchFamily("search", Limits(7, 14, 160), SearchParameters())
+    rng = np.random.default_rng(0)
+    start = time.process_time()
+    for episode in range(64):
+        environment = family.make()
+        environment.reset(family.task("train", episode // 4), 0)
+        for _ in range(5):
+            turn = f"<think> hmm </think> search {rng.choice(ENTITIES)} {rng.choice(RELATIONS)}"
+            assert environment.step(turn).valid
+    assert time.process_time() - start < 64 * 5 * 1e-3

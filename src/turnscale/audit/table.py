@@ -1,0 +1,337 @@
+"""The long outcomes table of any origin: one row per arm, seed, task and attempt, checked before it is believed.
+
+Columns: ``arm`` (or ``cell``), ``seed``, ``task``, ``attempt``, ``success``; optionally ``checkpoint``, ``cluster``,
+and any of ``study``, ``scale``, ``family``, ``model``, ``benchmark``, which split the table into panels compared
+separately. Every problem is a DataError that names the file, the row or the cell, and the remedy.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from turnscale.audit.textfile import read_text
+from turnscale.errors import DataError
+
+REQUIRED = ("arm", "seed", "task", "attempt", "success")
+PANEL = ("study", "scale", "family", "model", "benchmark")
+"""Columns that split a table: arms are compared only where all of these agree."""
+SCORE_COLUMNS = ("arm", "seed", "score")
+"""Columns of the other, poorer kind of table: one score per arm and seed, without tasks."""
+MAX_INTEGER = 2**53
+
+_TRUE = {"true", "1", "1.0", "yes"}
+_FALSE = {"false", "0", "0.0", "no"}
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """A CSV or parquet table as text and numbers, columns stripped of blanks; not yet checked.
+
+    Raises DataError when it cannot be read, has no rows, or names a column twice.
+    """
+    path = Path(path)
+    if path.suffix == ".parquet":
+        frame = _read_parquet(path)
+    elif path.suffix in (".csv", ".tsv"):
+        frame = _read_csv(path)
+    else:
+        raise DataError(
+            f"has the suffix {path.suffix or '(none)'!r}.",
+            file=path,
+            remedy="give .csv or .parquet, or convert it with `turnscale import`.",
+        )
+    frame.columns = [str(name).strip() for name in frame.columns]
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise DataError(
+            f"has the column {twice[0]!r} twice.", file=path, key=twice[0], remedy="keep one of them."
+        )
+    if frame.empty:
+        raise DataError("has a header and no rows.", file=path, remedy="give a table with outcomes.")
+    return frame
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise DataError("no such file.", file=path, remedy="check the path.")
+    try:
+        return pd.read_parquet(path)
+    except Exception as problem:  # pyarrow raises many unrelated classes for a broken file
+        words = str(problem).splitlines()[0][:120]
+        raise DataError(
+            f"is not a readable parquet file: {words}.", file=path, remedy="write it again."
+        ) from None
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    text = read_text(path)
+    separator = "\t" if path.suffix == ".tsv" else ","
+    header = text.lstrip().splitlines()[0]
+    if separator == "," and "," not in header and (";" in header or "\t" in header):
+        found = ";" if ";" in header else "tab"
+        raise DataError(
+            f"separates its columns by {found}, not by a comma.",
+            file=path,
+            key="line 1",
+            remedy="export with comma as separator and point as decimal sign.",
+        )
+    try:
+        return pd.read_csv(
+            io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True
+        )
+    except pd.errors.ParserError as problem:
+        words = str(problem).replace("Error tokenizing data. C error: ", "").strip()
+        raise DataError(
+            f"is not a regular table: {words}.",
+            file=path,
+            remedy="give every row the same number of columns; quote text that contains commas (12,5 is two cells).",
+        ) from None
+
+
+def is_score_table(frame: pd.DataFrame) -> bool:
+    """True for a table of one score per arm and seed (no tasks)."""
+    return "score" in frame.columns and "success" not in frame.columns
+
+
+def check_outcomes(frame: pd.DataFrame, file: str | Path, first_row: int = 2) -> pd.DataFrame:
+    """The table with checked types: arm and task text, seed and attempt integers, success bool.
+
+    Raises DataError naming the first bad row (numbered as in the file; the header is row 1).
+    """
+    frame = _arm_column(frame)
+    lacking = [column for column in REQUIRED if column not in frame.columns]
+    if lacking:
+        raise DataError(
+            f"no column {lacking[0]!r}; it has {', '.join(frame.columns)}.",
+            file=file,
+            key=lacking[0],
+            remedy=f"an outcomes table needs {', '.join(REQUIRED)}.",
+        )
+    out = pd.DataFrame(index=frame.index)
+    for column in ("arm", "task", *(c for c in (*PANEL, "checkpoint", "cluster") if c in frame.columns)):
+        out[column] = _texts(frame[column], column, file, first_row)
+    for column in ("seed", "attempt"):
+        out[column] = _integers(frame[column], column, file, first_row)
+    out["success"] = _successes(frame["success"], file, first_row)
+    return out
+
+
+def check_scores(frame: pd.DataFrame, file: str | Path, first_row: int = 2) -> pd.DataFrame:
+    """A table of seed scores with checked types: arm text, seed integer, score a finite number (fraction).
+
+    Raises DataError for a bad row, or when an arm has a seed twice.
+    """
+    frame = _arm_column(frame)
+    lacking = [column for column in SCORE_COLUMNS if column not in frame.columns]
+    if lacking:
+        raise DataError(
+            f"no column {lacking[0]!r}.",
+            file=file,
+            key=lacking[0],
+            remedy=f"needs {', '.join(SCORE_COLUMNS)}.",
+        )
+    out = pd.DataFrame(index=frame.index)
+    for column in ("arm", *(c for c in PANEL if c in frame.columns)):
+        out[column] = _texts(frame[column], column, file, first_row)
+    out["seed"] = _integers(frame["seed"], "seed", file, first_row)
+    out["score"] = _fractions(frame["score"], file, first_row)
+    keys = [c for c in out.columns if c != "score"]
+    twice = np.flatnonzero(out.duplicated(keys).to_numpy())
+    if twice.size:
+        row = out.iloc[int(twice[0])]
+        raise DataError(
+            f"arm {row['arm']!r} has seed {row['seed']} twice.",
+            file=file,
+            key=f"row {int(twice[0]) + first_row}",
+            remedy="keep one row per run; a resumed run counts once.",
+        )
+    return out
+
+
+def _arm_column(frame: pd.DataFrame) -> pd.DataFrame:
+    return (
+        frame.rename(columns={"cell": "arm"})
+        if "arm" not in frame.columns and "cell" in frame.columns
+        else frame
+    )
+
+
+def _texts(column: pd.Series, name: str, file: str | Path, first_row: int) -> pd.Series:
+    blank = column.isna().to_numpy() | (column.astype(str).str.strip() == "").to_numpy()
+    if blank.any():
+        raise _bad(file, first_row, blank, name, "is empty", "give every row a value")
+    return column.astype(str).str.strip()
+
+
+def _integers(column: pd.Series, name: str, file: str | Path, first_row: int) -> np.ndarray:
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    bad = ~np.isfinite(numbers)
+    if bad.any():
+        raise _bad(
+            file, first_row, bad, name, f"{_shown(column, bad)} is not a whole number", "number from 0"
+        )
+    bad = (numbers != np.round(numbers)) | (numbers < 0) | (numbers > MAX_INTEGER)
+    if bad.any():
+        raise _bad(
+            file,
+            first_row,
+            bad,
+            name,
+            f"{_shown(column, bad)} is not a whole number from 0 to 2^53",
+            "number from 0",
+        )
+    return numbers.astype(np.int64)
+
+
+def _successes(column: pd.Series, file: str | Path, first_row: int) -> np.ndarray:
+    words = column.astype(str).str.strip().str.lower()
+    true, false = words.isin(_TRUE).to_numpy(), words.isin(_FALSE).to_numpy()
+    bad = ~(true | false)
+    if bad.any():
+        raise _bad(
+            file,
+            first_row,
+            bad,
+            "success",
+            f"{_shown(column, bad)} is not 0 or 1",
+            "give the outcome of each attempt (true/false or 1/0), not a rate or a percentage",
+        )
+    return true
+
+
+def _fractions(column: pd.Series, file: str | Path, first_row: int) -> np.ndarray:
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    bad = ~np.isfinite(numbers)
+    if bad.any():
+        raise _bad(
+            file,
+            first_row,
+            bad,
+            "score",
+            f"{_shown(column, bad)} is not a number",
+            "use a decimal point, no % sign",
+        )
+    bad = (numbers < 0) | (numbers > 1)
+    if bad.any():
+        raise _bad(
+            file,
+            first_row,
+            bad,
+            "score",
+            f"{_shown(column, bad)} is not a fraction",
+            "divide percentages by 100",
+        )
+    return numbers
+
+
+def _shown(column: pd.Series, bad: np.ndarray) -> str:
+    text = repr(str(column.iloc[int(np.flatnonzero(bad)[0])]))
+    return text if len(text) <= 40 else text[:37] + "...'"
+
+
+def _bad(file: str | Path, first_row: int, bad: np.ndarray, name: str, what: str, remedy: str) -> DataError:
+    row = int(np.flatnonzero(bad)[0]) + first_row
+    more = f" ({int(bad.sum())} such rows)" if bad.sum() > 1 else ""
+    return DataError(f"{name} {what}{more}.", file=file, key=f"row {row}, column {name}", remedy=f"{remedy}.")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of arms on one frozen set of tasks. ``dropped_tasks`` counts tasks removed by an intersection."""
+
+    labels: tuple[tuple[str, str], ...]
+    rows: pd.DataFrame
+    dropped_tasks: int = 0
+
+    @property
+    def title(self) -> str:
+        """``family search, benchmark search-2hop``; ``all tasks`` when the table has no panel columns."""
+        return ", ".join(f"{name} {value}" for name, value in self.labels) or "all tasks"
+
+    def label(self, name: str) -> str:
+        """The panel's value of a column such as ``benchmark``, empty when the table has no such column."""
+        return dict(self.labels).get(name, "")
+
+
+def panels(
+    table: pd.DataFrame,
+    file: str | Path,
+    *,
+    intersect: bool = False,
+    ragged: bool = False,
+    checkpoint: str | None,
+) -> list[Panel]:
+    """Split a checked table by its panel columns; within a panel every arm and seed has the same tasks.
+
+    ``intersect`` keeps the tasks that all have (and counts the rest) instead of raising. ``ragged`` allows unequal
+    numbers of attempts per task. ``checkpoint`` picks one checkpoint where an arm has several.
+    """
+    table = _one_checkpoint(table, file, checkpoint)
+    present = [column for column in PANEL if column in table.columns]
+    groups: Sequence[tuple[Any, pd.DataFrame]] = (
+        list(table.groupby(present, sort=True)) if present else [((), table)]
+    )
+    out = []
+    for values, rows in groups:
+        labels = tuple(zip(present, map(str, values), strict=True))
+        rows, dropped = _shared_tasks(rows, file) if intersect else (rows, 0)
+        if rows.empty:
+            raise DataError(
+                "the arms share no task.", file=file, remedy="evaluate all arms on one task panel."
+            )
+        if not ragged:
+            _equal_attempts(rows, file)
+        out.append(Panel(labels, rows, dropped))
+    return out
+
+
+def _one_checkpoint(table: pd.DataFrame, file: str | Path, wanted: str | None) -> pd.DataFrame:
+    if "checkpoint" not in table.columns:
+        if wanted is not None:
+            raise DataError("has no column checkpoint.", file=file, remedy="leave out --checkpoint.")
+        return table
+    names = sorted(table["checkpoint"].unique())
+    if wanted is not None:
+        kept = table[table["checkpoint"] == wanted]
+        if kept.empty:
+            raise DataError(
+                f"has no checkpoint {wanted!r}.", file=file, remedy=f"use one of {', '.join(names)}."
+            )
+        return kept
+    several = table.groupby(["arm", "seed"])["checkpoint"].nunique().reset_index()
+    first = several[several["checkpoint"] > 1].head(1)
+    for arm, seed, count in first.itertuples(index=False):
+        raise DataError(
+            f"arm {arm!r}, seed {seed} has {count} checkpoints.",
+            file=file,
+            key="checkpoint",
+            remedy=f"choose one beforehand with --checkpoint ({', '.join(names[:6])}).",
+        )
+    return table
+
+
+def _shared_tasks(rows: pd.DataFrame, file: str | Path) -> tuple[pd.DataFrame, int]:
+    runs = rows.groupby(["arm", "seed"]).ngroups
+    runs_per_task = rows.drop_duplicates(["arm", "seed", "task"]).groupby("task").size()
+    shared = runs_per_task.index[runs_per_task == runs]
+    return rows[rows["task"].isin(shared)], len(runs_per_task) - len(shared)
+
+
+def _equal_attempts(rows: pd.DataFrame, file: str | Path) -> None:
+    counts = rows.groupby(["arm", "seed", "task"]).size().reset_index(name="attempts")
+    usual = int(counts["attempts"].mode().iloc[0])
+    odd = counts[counts["attempts"] != usual]
+    for arm, seed, task, attempts in odd.head(1).itertuples(index=False):
+        raise DataError(
+            f"arm {arm!r}, seed {seed}, task {task!r} has {attempts} attempts where most have {usual} "
+            f"({len(odd)} such cells).",
+            file=file,
+            key="attempt",
+            remedy="add the missing attempts, or pass --ragged to average within each task first.",
+        )

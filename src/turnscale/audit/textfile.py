@@ -1,0 +1,71 @@
+"""Reading text a person wrote: UTF-8 with or without a byte-order mark, and clear words for everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from turnscale.errors import ConfigError, DataError, TurnscaleError
+
+MAX_BYTES = 200_000_000
+"""Largest text file read into memory; a ledger is a few kilobytes, a rollout dump tens of megabytes."""
+
+
+def read_text(path: str | Path, error: type[TurnscaleError] = DataError) -> str:
+    """The text of ``path``; a byte-order mark is dropped. Raises ``error`` when missing, empty or not UTF-8."""
+    path = Path(path)
+    if not path.exists():
+        raise error("no such file.", file=path, remedy="check the path.")
+    if not path.is_file():
+        raise error("is not a file.", file=path, remedy="give the path of one file.")
+    if path.stat().st_size > MAX_BYTES:
+        raise error(
+            f"is larger than {MAX_BYTES // 1_000_000} MB.", file=path, remedy="convert it to parquet first."
+        )
+    raw = path.read_bytes()
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise error(
+            "is UTF-16, not UTF-8.", file=path, remedy="save it as UTF-8 (CSV UTF-8 in a spreadsheet)."
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line = raw[: problem.start].count(b"\n") + 1
+        raise error(
+            f"is not UTF-8: byte 0x{raw[problem.start]:02x} on line {line}.",
+            file=path,
+            key=f"line {line}",
+            remedy="save it as UTF-8.",
+        ) from None
+    if not text.strip():
+        raise error("is empty.", file=path, remedy="write its content, or give another file.")
+    if "\x00" in text:
+        raise error("contains NUL bytes and is not a text file.", file=path, remedy="save it as UTF-8 text.")
+    return text
+
+
+def refuse_repeated_keys(path: str | Path) -> None:
+    """Raise ConfigError when a mapping in a (valid) YAML file writes a key twice; YAML would keep the last."""
+    stack = [yaml.compose(read_text(path, ConfigError), Loader=yaml.SafeLoader)]
+    visited: set[int] = set()  # an alias is the same node again, and may even contain itself
+    while stack:
+        node = stack.pop()
+        if id(node) in visited:
+            continue
+        visited.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            stack.extend(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if key.value in seen:
+                    raise ConfigError(
+                        f"the key {key.value!r} is written twice.",
+                        file=path,
+                        key=f"line {key.start_mark.line + 1}",
+                        remedy="keep one of the two.",
+                    )
+                if isinstance(key.value, str):
+                    seen.add(key.value)
+                stack.append(value)

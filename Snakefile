@@ -30,6 +30,7 @@ localrules:
     estimates,
     table,
     figure,
+    audit,
 
 
 # The records stand here themselves, so that a missing run is seen even when Snakemake's own metadata is lost.

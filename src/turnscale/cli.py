@@ -23,18 +23,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Reproduce and audit reinforcement-learning results for multi-turn LLM agents.
 
-A [bold]study[/bold] (configs/studies) says which methods and settings a paper reports; a [bold]scale[/bold]
-(configs/scales) says how big to run and with how many seeds.
+A [bold]study[/bold] (configs/studies) says which methods and settings a paper reports.
+A [bold]scale[/bold] (configs/scales) says how big to run, and with how many seeds.
 
 [bold]First steps[/bold]
 
-  turnscale plan mpo --scale quick      what would run, how long it takes, what it can detect
+  turnscale plan mpo --scale quick     what runs, how long, what it can detect
 
-  make reproduce SCALE=quick            train, evaluate, tables and figures
+  make reproduce                       train, evaluate, tables and figures
 
-  make ui                               look at the runs in MLflow
+  make ui                              look at the runs
 
-Then: results/ (records and tidy tables), paper_tables/, figures/.""",
+  turnscale audit configs/claims/mpo.yaml     what a paper's numbers support
+
+Products: paper_tables/ and figures/; tidy data and records in results/.""",
 )
 seeds_app = typer.Typer(no_args_is_help=True, help="Seeds of a scale.")
 runs_app = typer.Typer(no_args_is_help=True, help="Runs in the tracking store.")
@@ -210,28 +212,6 @@ def ui(port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this ma
         "1",
     ]
     os.execv(sys.executable, command)
-
-
-@app.command(rich_help_panel="Statistics")
-def power(
-    difference: Annotated[float, typer.Option(help="True difference of two scores, a fraction.")] = 0.02,
-    sd: Annotated[float, typer.Option(help="Across-seed standard deviation, a fraction.")] = 0.03,
-    seeds: Annotated[int, typer.Option(min=2, help="Seeds per arm.")] = 3,
-) -> None:
-    """How likely seeds are to find a difference, and how many it takes."""
-    from turnscale.planning import detectable
-    from turnscale.stats import power_two_sample, seeds_needed
-
-    found = power_two_sample(difference, sd, seeds, seeds)
-    out.print(
-        f"{seeds} seeds per arm find {difference * 100:.1f} points with probability {found:.0%} (sd {sd * 100:.1f})."
-    )
-    least = detectable(seeds, seeds, sd)
-    if least is not None:
-        out.print(f"They find {least * 100:.1f} points with probability 80 %.")
-    out.print(
-        f"For 80 % at {difference * 100:.1f} points it takes {seeds_needed(difference, sd)} seeds per arm."
-    )
 
 
 def _register() -> None:

@@ -54,7 +54,10 @@ def panels(spec: SpecFile, out: Out) -> None:
     from turnscale.envs.registry import load_family
 
     value = read_spec(spec, "panels").value
-    make_panels(load_family(value["family"], file=spec), value["panels"]).save(out)
+    family = load_family(value["family"], file=spec)
+    sizes = {name: value["panels"][name] for name in ("train", "validation")}
+    sizes |= {name: value["panels"]["test"] for name in family.benchmarks}
+    make_panels(family, sizes).save(out)
 
 
 @app.command()

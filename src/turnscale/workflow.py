@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -69,7 +70,12 @@ class Products:
         if self.plan.study.claims is None:
             return []
         stem = Path("paper_tables") / self._stem / f"audit_{self.plan.study.study}"
-        return [f"{stem}.{form}" for form in ("csv", "md", "tex")]
+        return [f"{stem}.{form}" for form in ("md", "tex", "csv", "json")]
+
+    @property
+    def ledgers(self) -> list[str]:
+        """The study's claims ledger, if it has one."""
+        return [] if self.plan.study.claims is None else [self.plan.study.claims]
 
     @cached_property
     def figures(self) -> list[str]:
@@ -159,6 +165,11 @@ class Products:
         groups = {group: study.groups[group] for group in entry.groups}
         labels = {cell: study.cells[cell].label for cells in groups.values() for cell in cells}
         return digest([entry.model_dump(mode="json"), groups, labels, study.title])
+
+    def pattern(self, kind: str) -> str:
+        """Regular expression of the names of the study's tables or figures; matches nothing if there is none."""
+        names = self.plan.study.tables if kind == "tables" else self.plan.study.figures
+        return "|".join(re.escape(name) for name in names) or "(?!)"
 
     @cached_property
     def published_files(self) -> list[str]:

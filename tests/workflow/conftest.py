@@ -74,6 +74,7 @@ class Project:
             made.append(plan.results() / "mpo" / "tables" / name)
         made += [Path(f"paper_tables/tiny/{t}.{f}") for t in plan.study.tables for f in ("csv", "md", "tex")]
         made += [Path(f"figures/tiny/{t}.{f}") for t in plan.study.figures for f in ("pdf", "png", "csv")]
+        made += [Path(f"paper_tables/tiny/audit_mpo.{f}") for f in ("csv", "md", "tex", "json")]
         for path in made:
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             (self.root / path).write_text(json.dumps({"made_up": True}))

@@ -1,1 +1,24 @@
-# placeholder
+# The study's claims ledger, audited, with the local differences beside the published ones.
+
+
+rule audit:
+    input:
+        ledger=PRODUCTS.ledgers,
+        comparisons=expand(
+            rules.estimates.output.comparisons,
+            study=PLAN.study.study,
+            scale=PLAN.scale.scale,
+        ),
+        code=PRODUCTS.sources("audit", "stats"),
+    output:
+        markdown="paper_tables/{scale}/audit_{study}.md",
+        latex="paper_tables/{scale}/audit_{study}.tex",
+        csv="paper_tables/{scale}/audit_{study}.csv",
+        json="paper_tables/{scale}/audit_{study}.json",
+    log:
+        "logs/{scale}/{study}/audit.log",
+    conda:
+        "../envs/turnscale.yaml"
+    shell:
+        "turnscale audit {input.ledger:q} --comparisons {input.comparisons:q}"
+        " --out $(dirname {output.csv:q}) > {log:q} 2>&1"

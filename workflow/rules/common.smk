@@ -21,7 +21,7 @@ RUNS = PRODUCTS.runs
 EVALUATIONS = PRODUCTS.evaluations
 TABLES = PRODUCTS.tables
 FIGURES = PRODUCTS.figures
-AUDITS = []
+AUDITS = PRODUCTS.audits
 
 TRACKING = "results/{scale}/tracking.json"
 GATES = "results/{scale}/{study}/gates.json"

@@ -16,6 +16,8 @@ rule table:
         multiext("paper_tables/{scale}/{name}", ".csv", ".md", ".tex"),
     log:
         "logs/{scale}/tables/{name}.log",
+    wildcard_constraints:
+        name=PRODUCTS.pattern("tables"),
     conda:
         "../envs/turnscale.yaml"
     params:
@@ -34,6 +36,8 @@ rule figure:
         multiext("figures/{scale}/{name}", ".pdf", ".png", ".csv"),
     log:
         "logs/{scale}/figures/{name}.log",
+    wildcard_constraints:
+        name=PRODUCTS.pattern("figures"),
     conda:
         "../envs/turnscale.yaml"
     params:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def publish(
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
     found: list[tuple[str, float]] = []
     for key, value in record.items():
-        name = f"{prefix}{key}"
+        name = prefix + re.sub(r"[^A-Za-z0-9_]", "_", str(key))
         if isinstance(value, Mapping):
             found += _numbers(value, f"{name}_")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -25,10 +25,13 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+from transformers.utils import logging as transformers_logging
 
 from turnscale.agent.chat import ChatFormat
 from turnscale.agent.config import ModelConfig
 from turnscale.errors import CheckpointError, ConfigError
+
+transformers_logging.disable_progress_bar()  # loading takes a moment and happens in every job
 
 CONFIG_FILE = "turnscale_model.json"
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
@@ -94,6 +97,7 @@ def make_local(
         "max_position_embeddings": shape.max_positions,
         "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
         "tie_word_embeddings": True,
+        "initializer_range": shape.init_std,
         "pad_token_id": tokenizer.pad_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "bos_token_id": None,

@@ -14,7 +14,7 @@ class _Strict(BaseModel):
 
 
 class LoraSpec(_Strict):
-    """LoRA: delta W = (alpha / r) B A on every projection named; fused expert weights are adapted with them."""
+    """LoRA: delta W = (alpha / r) B A on every projection named; fused experts are adapted with them."""
 
     r: int = 8
     alpha: float = 16.0
@@ -22,7 +22,11 @@ class LoraSpec(_Strict):
 
 
 class Architecture(_Strict):
-    """Numbers of a randomly initialised local model; ``experts`` > 0 makes it a mixture of experts."""
+    """Numbers of a randomly initialised local model; ``experts`` > 0 makes it a mixture of experts.
+
+    ``init_std`` is the spread of the initial weights. At width 64 the usual 0.02 leaves attention flat for
+    hundreds of steps; with 0.06 copying from the context is learned within 250 steps instead of 500 to 900.
+    """
 
     hidden: int = 64
     layers: int = 3
@@ -36,6 +40,7 @@ class Architecture(_Strict):
     experts_per_token: int = 2
     expert_width: int = 80
     router_aux_loss: float = 0.01
+    init_std: float = 0.06
 
 
 class ModelConfig(_Strict):

@@ -8,6 +8,7 @@ a decay step, so skipping observations is a property of the coordinates, not of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,36 +27,63 @@ class Layout:
     Attributes:
         shape: (B, T) of the padded batch.
         flat: [N] long, position of each action token in the flattened [B * T] batch.
-        row: [N] long, its trajectory.
-        segment: [N] long, its turn, counted through the batch (0..S-1).
-        after_in_row: [N] long, action tokens that follow in the same trajectory.
-        after_in_turn: [N] long, action tokens that follow in the same turn.
         first, last: [S] long, compact position of each turn's first and last token.
         turn_row: [S] long, the trajectory of each turn.
         turn_index: [S] long, the 0-based index of each turn in its trajectory.
-        turns_after, turns_before: [S] long, turns that follow and precede in the same trajectory.
-        tokens_per_row, turns_per_row: [B] long.
+        tokens_per_row: [B] long.
     """
 
     shape: tuple[int, int]
     flat: Tensor
-    row: Tensor
-    segment: Tensor
-    after_in_row: Tensor
-    after_in_turn: Tensor
     first: Tensor
     last: Tensor
     turn_row: Tensor
     turn_index: Tensor
-    turns_after: Tensor
-    turns_before: Tensor
     tokens_per_row: Tensor
-    turns_per_row: Tensor
 
-    @property
+    @cached_property
     def tokens_per_turn(self) -> Tensor:
         """[S] long: length L_t of each turn."""
         return self.last - self.first + 1
+
+    @cached_property
+    def turns_per_row(self) -> Tensor:
+        """[B] long."""
+        return torch.bincount(self.turn_row, minlength=self.shape[0])
+
+    @cached_property
+    def row(self) -> Tensor:
+        """[N] long: the trajectory of each action token."""
+        return counted(self.tokens_per_row)
+
+    @cached_property
+    def segment(self) -> Tensor:
+        """[N] long: the turn of each action token, counted through the batch (0..S-1)."""
+        return counted(self.tokens_per_turn)
+
+    @cached_property
+    def after_in_row(self) -> Tensor:
+        """[N] long: action tokens that follow in the same trajectory."""
+        return counted_down(self.tokens_per_row)
+
+    @cached_property
+    def after_in_turn(self) -> Tensor:
+        """[N] long: action tokens that follow in the same turn."""
+        return counted_down(self.tokens_per_turn)
+
+    @cached_property
+    def turns_after(self) -> Tensor:
+        """[S] long: turns that follow in the same trajectory."""
+        return counted_down(self.turns_per_row)
+
+    @cached_property
+    def turns_before(self) -> Tensor:
+        """[S] long: turns that precede in the same trajectory."""
+        return self.turns_per_row[self.turn_row] - 1 - self.turns_after
+
+    def ends_row(self) -> Tensor:
+        """[S] bool: the turn is the last of its trajectory."""
+        return self.turns_after == 0
 
     def take(self, padded: Tensor) -> Tensor:
         """[N]: the action tokens' entries of a [B, T] tensor."""
@@ -76,14 +104,17 @@ class Layout:
         """[S]: mean over each turn's action tokens."""
         return self.turn_sum(compact) / self.tokens_per_turn
 
-    def row_sum(self, compact: Tensor) -> Tensor:
-        """[B]: sum over each trajectory's action tokens, accumulated in float64 (differentiable)."""
-        total = torch.zeros(self.shape[0], dtype=torch.float64, device=compact.device)
-        return total.index_add(0, self.row, compact.double()).to(compact.dtype)
 
-    def ends_row(self) -> Tensor:
-        """[S] bool: the turn is the last of its trajectory."""
-        return self.turns_after == 0
+def counted(counts: Tensor) -> Tensor:
+    """[sum of counts] long: 0 counts[0] times, then 1 counts[1] times, ..."""
+    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+
+
+def counted_down(counts: Tensor) -> Tensor:
+    """[sum of counts] long: counts[0] - 1, ..., 1, 0, then counts[1] - 1, ..., 0, and so on."""
+    ends = counts.cumsum(0)
+    total = int(ends[-1]) if len(counts) else 0
+    return torch.repeat_interleave(ends - 1, counts) - torch.arange(total, device=counts.device)
 
 
 def layout(batch: TurnBatch) -> Layout:
@@ -95,7 +126,6 @@ def layout(batch: TurnBatch) -> Layout:
     """
     mask = batch.action_mask
     rows, columns = mask.shape
-    device = mask.device
     flat = mask.reshape(-1).nonzero().squeeze(1)
     tokens_per_row = mask.sum(dim=1)
     if bool(((tokens_per_row == 0) & (batch.reward != 0)).any()):
@@ -104,46 +134,27 @@ def layout(batch: TurnBatch) -> Layout:
             key="action_mask",
             remedy="drop the row or mark the tokens the policy sampled.",
         )
-    row = torch.repeat_interleave(torch.arange(rows, device=device), tokens_per_row)
     turn = batch.turn.reshape(-1)[flat]
     count = len(flat)
-    new_row = torch.ones(count, dtype=torch.bool, device=device)
-    new_row[1:] = row[1:] != row[:-1]
-    new_turn = new_row.clone()
-    new_turn[1:] |= turn[1:] != turn[:-1]
-    if count and (bool((turn < 0).any()) or bool(((turn[1:] < turn[:-1]) & ~new_row[1:]).any())):
+    step = torch.diff(turn, prepend=turn.new_full((min(count, 1),), -1))
+    row_starts = (tokens_per_row.cumsum(0) - tokens_per_row)[tokens_per_row > 0]
+    step[row_starts] = 1
+    if count and (int(turn.min()) < 0 or int(step.min()) < 0):
         raise DataError(
             "action tokens need a turn index that never goes backwards within a trajectory",
             key="turn",
             remedy="number the assistant turns 0, 1, ... in order and give each sampled token its turn.",
         )
-    first = new_turn.nonzero().squeeze(1)
-    last = torch.cat([first[1:] - 1, torch.full((min(count, 1),), count - 1, device=device)])
-    per_turn = last - first + 1
-    turns = len(first)
-    segment = torch.repeat_interleave(torch.arange(turns, device=device), per_turn)
-    turn_row = row[first]
-    turns_per_row = torch.bincount(turn_row, minlength=rows)
-    position = torch.arange(count, device=device)
-    row_last = tokens_per_row.cumsum(0) - 1
-    turn_position = torch.arange(turns, device=device)
-    last_turn = turns_per_row.cumsum(0) - 1
-    turns_after = last_turn[turn_row] - turn_position
+    first = step.nonzero().squeeze(1)
+    last = torch.cat([first[1:], first.new_full((min(count, 1),), count)]) - 1
     return Layout(
         shape=(rows, columns),
         flat=flat,
-        row=row,
-        segment=segment,
-        after_in_row=row_last[row] - position,
-        after_in_turn=last[segment] - position,
         first=first,
         last=last,
-        turn_row=turn_row,
+        turn_row=torch.bucketize(first, tokens_per_row.cumsum(0), right=True),
         turn_index=turn[first],
-        turns_after=turns_after,
-        turns_before=turns_per_row[turn_row] - 1 - turns_after,
         tokens_per_row=tokens_per_row,
-        turns_per_row=turns_per_row,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from turnscale.batch import Credit, TurnBatch
-from turnscale.credit.segments import Layout, following, layout, require, reverse_scan
+from turnscale.credit.segments import Layout, layout, require, reverse_scan
 
 
 def token_residuals(values: Tensor, reward: Tensor, lay: Layout) -> Tensor:
@@ -18,8 +18,11 @@ def token_residuals(values: Tensor, reward: Tensor, lay: Layout) -> Tensor:
 
     The value that follows a turn's last token is the next turn's first one: V(t, L_t + 1) := V(t + 1, 1).
     """
-    ends = lay.after_in_row == 0
-    return following(values, lay.after_in_row) - values + torch.where(ends, reward[lay.row], 0.0)
+    ends = lay.ends_row()
+    gained = torch.empty_like(values)
+    gained[:-1] = values[1:]
+    gained[lay.last[ends]] = reward[lay.turn_row[ends]]
+    return gained - values
 
 
 def critic_targets(values: Tensor, reward: Tensor, lay: Layout, lam_critic: float) -> Tensor:

@@ -217,7 +217,7 @@ def _frame(axes: Axes, forest: Forest) -> None:
         ncols=2,
         frameon=False,
         fontsize=8.5,
-        title="95 % interval of the difference, if the study were repeated with …",
+        title="95 % interval of each difference by itself, if the study were repeated with …",
         handlelength=3.0,
         handletextpad=1.2,
         labelspacing=0.7,

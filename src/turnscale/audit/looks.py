@@ -2,8 +2,8 @@
 
 A false-positive rate can only be defended if all looks are on record. The log is a text file with one JSON object a
 line; each holds the SHA-256 of the line before it, so a look that is altered, removed or reordered is found. Cutting
-off the *end* cannot be found from the file alone: keep the last hash elsewhere (a commit, an experiment tracker) and
-pass it to :func:`verify` as ``head``.
+off the *end*, or writing the whole file anew, cannot be found from the file alone: keep the last hash elsewhere (a
+commit, an experiment tracker) and pass it to :func:`verify` as ``head``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from turnscale.audit.ledger import DeclaredPlan
 from turnscale.audit.textfile import read_text
 from turnscale.errors import DataError
+from turnscale.stats.sequential import SequentialPlan
 
 GENESIS = "0" * 64
 """What stands in place of a previous hash in the first line."""
@@ -147,8 +148,35 @@ def departures(plan: DeclaredPlan, looks: list[Logged], comparison: str) -> list
     if plan.rule != "e_value":
         found += [f"{counts.count(n)} looks at {n} seeds" for n in sorted(set(counts)) if counts.count(n) > 1]
         found += [
-            f"the declared look at {n} seeds is missing" for n in plan.looks if n not in counts and counts
+            f"the declared look at {n} seeds is missing"
+            for n in plan.looks
+            if counts and n < max(counts) and n not in counts
         ]
     if counts and max(counts) > plan.seeds_per_arm:
         found.append(f"{max(counts)} seeds per arm where {plan.seeds_per_arm} were declared")
     return found
+
+
+def conclusion(plan: DeclaredPlan, looks: list[Logged], comparison: str) -> str:
+    """What the looks at one comparison allow under the declared rule: ``difference shown``, ``continue``, ….
+
+    Looks that departed from the plan allow nothing, and the text says how they departed.
+    """
+    departed = departures(plan, looks, comparison)
+    if departed:
+        return f"no conclusion, the plan was not followed: {'; '.join(departed)}"
+    seen = [entry.look for entry in looks if entry.look.comparison == comparison]
+    if not seen:
+        return "not looked at yet"
+    if plan.rule == "e_value":
+        best = max(look.value for look in seen)
+        return (
+            "difference shown"
+            if best >= 1 / plan.alpha
+            else f"continue: e {best:.3g} of {1 / plan.alpha:.3g}"
+        )
+    if plan.rule == "fixed":
+        return "difference shown" if seen[-1].value <= plan.alpha else "stop: not shown"
+    judged = SequentialPlan(tuple(plan.looks), plan.alpha).judge([look.value for look in seen])[-1]
+    words = "difference shown" if judged.verdict == "reject" else judged.verdict
+    return f"{words} (p {judged.p:.4f}, needs {judged.needed:.4f} at {judged.seeds} seeds)"

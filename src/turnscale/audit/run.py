@@ -278,7 +278,7 @@ def power_words(gap: float, sd: float, seeds: int | None, power: float) -> list[
 def looks_words(log: Path, head: str | None, ledger: Path | None) -> list[str]:
     """One line per look, then the head, then departures from the ledger's plan. Raises DataError when altered."""
     from turnscale.audit.ledger import load_ledger
-    from turnscale.audit.looks import departures, verify
+    from turnscale.audit.looks import conclusion, verify
 
     entries = verify(log, head)
     lines = [
@@ -292,6 +292,5 @@ def looks_words(log: Path, head: str | None, ledger: Path | None) -> list[str]:
         if plan is None:
             raise ConfigError("declares no plan.", file=ledger, key="plan", remedy="add plan: to the ledger.")
         for comparison in dict.fromkeys(entry.look.comparison for entry in entries):
-            found = departures(plan, entries, comparison)
-            lines.append(f"{comparison}: {'; '.join(found) if found else 'follows the declared plan'}")
+            lines.append(f"{comparison}: {conclusion(plan, entries, comparison)}")
     return lines

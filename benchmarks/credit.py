@@ -210,7 +210,7 @@ def measure(rows: int, width: int, repeats: int) -> list[dict[str, object]]:
         worst = max(abs(float(got[row, c]) - a) for row in sample for c, a in looped[row].items())
         fast = best_of(lambda f=package: f(batch), repeats)
         slow = best_of(lambda f=columns: f(batch), 2)
-        naive = best_of(lambda n=name: [token_loop(batch, row, n) for row in sample], 2) / share
+        naive = best_of(lambda n=name, s=sample: [token_loop(batch, row, n) for row in s], 2) / share
         results.append(
             {
                 "estimator": name,

@@ -1,8 +1,10 @@
 """Text games of TextWorldExpress 1.1.0 (Jansen and Cote 2023): coin collector and map reader.
 
 Optional: needs the package ``textworld-express`` and Java. All games of a process live in one Java virtual machine
-(``textworld_pool.py``). The package's own train, dev and test folds of 1,000 seeds are the splits; its gold paths,
-without their redundant walks, are the demonstrations; ``tasksuccess`` is the only reward.
+(``textworld_pool.py``). The package's own train, dev and test folds of 1,000 seeds are the splits; ``tasksuccess``
+is the only reward. The map reader's demonstrations are the package's gold paths without their idle actions. The
+coin collector's gold path is drawn anew at every call, seed or no seed, so its expert is a depth-first search of
+ours, which knows no more than it has seen.
 
 A turn is a game action such as ``move north`` or ``take coin``, after an optional ``<think> ... </think>``.
 """
@@ -11,7 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -29,7 +32,7 @@ FOLDS = {"train": "train", "validation": "dev", "test": "test"}
 """The package's name for the fold of each split; every benchmark is of the test fold."""
 FIRST_SEED = {"train": 0, "dev": 10_000, "test": 20_000}
 FOLD_SIZE = 1000
-OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
+OPPOSITE = {"north": "south", "east": "west", "south": "north", "west": "east"}
 IDLE = frozenset({"look around", "task", "inventory"})
 
 INSTRUCTIONS = (
@@ -51,7 +54,7 @@ class TextWorldParameters(BaseModel):
         locations: rooms of a game. Coin games of 5 rooms or fewer often repeat across folds.
         max_distance: map reader only: how far away the coin may be. Not every pair can be generated: 8 and 3,
             or 4 and 2, can be for all seeds; 5 and 3 cannot.
-        gold_turns: least and greatest number of actions of a task's tidied gold path; other seeds are left out.
+        expert_turns: least and greatest number of the expert's actions; other seeds are left out.
         observations: ``full`` text, or ``words``: lower-case words without punctuation, and of a room only its
             name, its exits and the objects of the task, for word-level models.
         stray: probability per turn that an imperfect demonstrator begins to act at random.
@@ -66,7 +69,7 @@ class TextWorldParameters(BaseModel):
     game: Literal["coin", "mapreader"]
     locations: int = Field(default=7, ge=2, le=11)
     max_distance: int = Field(default=3, ge=1, le=8)
-    gold_turns: tuple[int, int] = (1, 100)
+    expert_turns: tuple[int, int] = (1, 100)
     observations: Literal["full", "words"] = "words"
     stray: float = Field(default=0.25, ge=0, le=1)
     malformed: float = Field(default=0.05, ge=0, le=1)
@@ -103,18 +106,44 @@ def in_words(text: str) -> str:
     return " ".join(re.findall(r"[a-z0-9-]+", text.lower()))
 
 
-def tidy(actions: Sequence[str]) -> list[str]:
-    """A gold path without idle actions and without walks that are taken back at once (x, back, x becomes x)."""
-    path = [action for action in actions if action not in IDLE]
-    i = 0
-    while i + 2 < len(path):
-        there, back, again = path[i : i + 3]
-        if there == again and there.startswith("move ") and back == f"move {OPPOSITE[there[5:]]}":
-            del path[i + 1 : i + 3]
-            i = max(0, i - 2)
-        else:
-            i += 1
-    return path
+@dataclass(frozen=True)
+class Map:
+    """A game as found by walking through all its rooms: description, first room, exits, rooms with a coin."""
+
+    description: str
+    start: str
+    exits: Mapping[str, Mapping[str, str]]
+    coins: frozenset[str]
+
+    @property
+    def text(self) -> str:
+        """The map as canonical JSON."""
+        rooms = {room: dict(exits) for room, exits in self.exits.items()}
+        return json.dumps([self.description, self.start, rooms, sorted(self.coins)], sort_keys=True)
+
+    def depth_first(self) -> list[str]:
+        """Actions of a depth-first search, exits in the order north, east, south, west, up to taking the coin."""
+        actions: list[str] = []
+        seen: set[str] = set()
+
+        def visit(room: str) -> bool:
+            seen.add(room)
+            if room in self.coins:
+                return True
+            for direction in OPPOSITE:
+                following = self.exits[room].get(direction)
+                if following is not None and following not in seen:
+                    actions.append(f"move {direction}")
+                    if visit(following):
+                        return True
+                    actions.append(f"move {OPPOSITE[direction]}")
+            return False
+
+        if not visit(self.start):
+            raise TaskError(
+                "a coin game has no coin within reach", key="parameters", remedy="change the parameters."
+            )
+        return [*actions, "take coin"]
 
 
 class TextWorldFamily:
@@ -128,12 +157,13 @@ class TextWorldFamily:
         self.expert_share = parameters.expert_share
         self.instructions = INSTRUCTIONS if parameters.instructions else ""
         self._mix = DemonstrationMix(think_min=parameters.think_min, think_max=parameters.think_max)
-        self._gold = lru_cache(maxsize=4096)(self._read_gold)
+        self._map = lru_cache(maxsize=4096)(self._explore)
+        self._path = lru_cache(maxsize=4096)(self._find_path)
         self._seeds: dict[str, list[int]] = {fold: [] for fold in FOLDS.values()}
         self._scanned = dict.fromkeys(FOLDS.values(), 0)
 
     def task(self, split: str, index: int) -> Task:
-        """Fitting seed number ``index`` of the fold that belongs to the split; the difficulty is its gold length."""
+        """Fitting seed number ``index`` of the split's fold; the length of the expert's path is its difficulty."""
         if split not in ("train", "validation", self.name):
             raise TaskError(
                 f"family {self.name} has no split {split!r}",
@@ -146,11 +176,11 @@ class TextWorldFamily:
             raise TaskError(
                 f"task {index} was asked of {len(self._seeds[fold])} seeds with {self._turns_text()} actions",
                 key=split,
-                remedy="ask for fewer tasks or widen gold_turns.",
+                remedy="ask for fewer tasks or widen expert_turns.",
             )
         seed = self._seeds[fold][index]
         params = {
-            "difficulty": f"{len(self._gold(fold, seed)):02d}-turn",
+            "difficulty": f"{len(self._path(fold, seed)):02d}-turn",
             "game": self.parameters.game,
             "properties": self.parameters.properties,
             "observations": self.parameters.observations,
@@ -160,45 +190,51 @@ class TextWorldFamily:
         return Task(self.name, self.version, split, index, params)
 
     def size(self, split: str) -> int:
-        """Number of the fold's 1,000 seeds whose gold path has a fitting length."""
+        """Number of the fold's 1,000 seeds for which the expert's path has a fitting length."""
         fold = self.task(split, 0).params["fold"]
         self._scan(fold, FOLD_SIZE)
         return len(self._seeds[fold])
 
     def _scan(self, fold: str, count: int) -> None:
         """Look through the fold's seeds in order until ``count`` fitting ones are known or none is left."""
-        least, greatest = self.parameters.gold_turns
+        least, greatest = self.parameters.expert_turns
         while len(self._seeds[fold]) < count and self._scanned[fold] < FOLD_SIZE:
             seed = FIRST_SEED[fold] + self._scanned[fold]
             self._scanned[fold] += 1
-            if least <= len(self._gold(fold, seed)) <= greatest:
+            if least <= len(self._path(fold, seed)) <= greatest:
                 self._seeds[fold].append(seed)
 
     def _turns_text(self) -> str:
-        return " to ".join(map(str, self.parameters.gold_turns))
+        return " to ".join(map(str, self.parameters.expert_turns))
 
     def show(self, text: str) -> str:
         """An observation as the policy sees it."""
         return in_words(text) if self.parameters.observations == "words" else text.strip()
 
     def content(self, task: Task) -> str:
-        """Task description, start and map, found by walking through all rooms."""
+        """Task description, first room and map."""
+        return self._map(task.params["fold"], task.params["seed"]).text
+
+    def _explore(self, fold: str, seed: int) -> Map:
         game = pool.take(self.parameters.game, self.parameters.properties)
-        start = generate(game, task.params["fold"], task.params["seed"])
-        rooms: dict[str, list[Any]] = {}
+        first = generate(game, fold, seed)["observation"]
+        rooms: dict[str, dict[str, str]] = {}
+        coins: set[str] = set()
 
         def walk(text: str) -> None:
-            exits = dict(_EXIT.findall(text))
-            rooms[_room(text)] = [sorted(exits.items()), bool(re.search(r"\bcoin\b", text))]
-            for direction, room in exits.items():
+            here = _room(text)
+            rooms[here] = {direction.lower(): room for direction, room in _EXIT.findall(text)}
+            if re.search(r"\bcoin\b", text):
+                coins.add(here)
+            for direction, room in rooms[here].items():
                 if room not in rooms:
-                    walk(_act(game, f"move {direction.lower()}")["observation"])
-                    _act(game, f"move {OPPOSITE[direction.lower()]}")
+                    walk(_act(game, f"move {direction}")["observation"])
+                    _act(game, f"move {OPPOSITE[direction]}")
 
-        walk(start["observation"])
-        described = [game.getTaskDescription(), _room(start["observation"]), sorted(rooms.items())]
+        walk(first)
+        description = game.getTaskDescription()
         pool.give(self.parameters.game, self.parameters.properties, game)
-        return json.dumps(described)
+        return Map(description, _room(first), rooms, frozenset(coins))
 
     def make(self) -> TextWorldEnvironment:
         """A fresh environment."""
@@ -223,23 +259,25 @@ class TextWorldFamily:
         actions += ["put coin in box"] if "box" in text else []
         return f"{think_span(rng, self._mix)} {rng.choice(actions or ['look around'])}"
 
-    def gold(self, task: Task) -> list[str]:
-        """The tidied gold path."""
-        return list(self._gold(task.params["fold"], task.params["seed"]))
+    def expert_path(self, task: Task) -> list[str]:
+        """The expert's actions."""
+        return list(self._path(task.params["fold"], task.params["seed"]))
 
-    def _read_gold(self, fold: str, seed: int) -> tuple[str, ...]:
+    def _find_path(self, fold: str, seed: int) -> tuple[str, ...]:
+        if self.parameters.game == "coin":
+            return tuple(self._map(fold, seed).depth_first())
         game = pool.take(self.parameters.game, self.parameters.properties)
         generate(game, fold, seed, gold=True)
-        path = tuple(tidy(list(game.getGoldActionSequence())))
+        path = tuple(action for action in game.getGoldActionSequence() if action not in IDLE)
         pool.give(self.parameters.game, self.parameters.properties, game)
         return path
 
     def demonstrate(self, task: Task, rng: np.random.Generator, expert: bool) -> Demonstration:
-        """The gold path, or a demonstrator that follows it until it strays and acts at random from then on."""
+        """The expert, or a demonstrator that follows it until it strays and acts at random from then on."""
         parameters = self.parameters
         environment = self.make()
         prompt = environment.reset(task, 0)
-        plan = self.gold(task)[::-1]
+        plan = self.expert_path(task)[::-1]
         turns: list[str] = []
         observations: list[str] = []
         step, strayed = Step(""), False

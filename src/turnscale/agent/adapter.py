@@ -6,6 +6,7 @@ the base drift by rounding.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -150,7 +151,14 @@ def save_adapter(agent: Agent, directory: str | Path, which: str = POLICY) -> No
     """Write one adapter in peft's format (its config and safetensors), the critic's with the value head."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    agent.model.peft_config[which].save_pretrained(str(directory))
+    config = copy.deepcopy(agent.model.peft_config[which])
+    for name in (
+        "target_modules",
+        "target_parameters",
+    ):  # sets, whose order would differ from process to process
+        names = getattr(config, name)
+        setattr(config, name, None if names is None else sorted(names))
+    config.save_pretrained(str(directory))
     state = get_peft_model_state_dict(agent.model, adapter_name=which)
     save_file(
         {k: v.detach().contiguous().cpu() for k, v in state.items()}, directory / "adapter_model.safetensors"

@@ -1,0 +1,166 @@
+"""Running the workflow with a progress bar for the whole and one for every job at work.
+
+The bars read what is on disk anyway: which records exist, and the last progress line of each job's log. Closing the
+terminal or pressing Ctrl-C stops Snakemake as usual; finished work is kept.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from turnscale.planning import job_costs, remaining_costs
+from turnscale.study import Plan
+
+FRESH = 60.0
+"""Seconds after which a log that says nothing new no longer counts as a job at work."""
+
+LAST_COUNT = re.compile(rb"([^\r\n|]*?):?\s+\d+%\|[^|\r\n]*\|\s*(\d+)/(\d+)\s")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job at work: what it is, and how much of its current phase is done (0 to 1)."""
+
+    record: Path
+    label: str
+    share: float
+
+
+def job_logs(plan: Plan) -> dict[Path, tuple[Path, str]]:
+    """Record -> (log file, name) of every base, critic, training and evaluation; the rules write these logs."""
+    logs = Path("logs") / plan.scale.scale
+    found: dict[Path, tuple[Path, str]] = {}
+    for cell in plan.cells:
+        place = f"{cell.family}-{cell.model}"
+        found[plan.base_path(cell)] = logs / "base" / f"{place}-{cell.base.hash}.log", f"base {cell.model}"
+        for seed in cell.seeds:
+            if cell.critic is not None:
+                log = logs / "critic" / f"{place}-{cell.critic.hash}-seed-{seed}.log"
+                found[plan.critic_path(cell, seed)] = log, f"critic seed {seed}"
+            stem = f"{place}-{cell.cell}-{cell.train.hash}"
+            name = f"{cell.cell} seed {seed}"
+            train = logs / plan.study.study / "train" / f"{stem}-seed-{seed}.log"
+            found[plan.run_path(cell, seed)] = train, f"train {name}"
+            attempt = f"{stem}-{cell.evaluation.hash}-seed-{seed}.log"
+            found[plan.evaluation_path(cell, seed)] = (
+                logs / plan.study.study / "evaluate" / attempt,
+                f"evaluate {name}",
+            )
+    return found
+
+
+def at_work(plan: Plan, now: float) -> Iterator[Job]:
+    """Jobs whose log has grown in the last minute and whose record is not there yet."""
+    for record, (log, name) in job_logs(plan).items():
+        path = plan.root / log
+        if (plan.root / record).exists() or not path.exists() or now - path.stat().st_mtime > FRESH:
+            continue
+        phase, share = last_count(path)
+        yield Job(record, f"{name} ({phase})" if phase and phase not in name else name, share)
+
+
+def last_count(log: Path) -> tuple[str, float]:
+    """Text and share of the last progress line in a log, ("", 0) where there is none."""
+    with log.open("rb") as handle:
+        handle.seek(max(0, log.stat().st_size - 4096))
+        lines = LAST_COUNT.findall(handle.read())
+    if not lines:
+        return "", 0.0
+    text, done, total = lines[-1]
+    return text.decode("utf-8", "replace").strip(), int(done) / max(1, int(total))
+
+
+def reproduce(plan: Plan, cores: str, targets: list[str], console: Console) -> int:
+    """Run Snakemake for a plan, showing progress; its own output goes to a log file.
+
+    Args:
+        plan: the study at a scale.
+        cores: number of cores, or ``all``.
+        targets: Snakemake targets, [] for everything.
+        console: where to show progress; one line a finished job where it is no terminal.
+
+    Returns:
+        Snakemake's exit status.
+    """
+    log = plan.root / "logs" / plan.scale.scale / plan.study.study / "snakemake.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    settings = [f"study={plan.study.study}", f"scale={plan.scale.scale}", f"seeds={len(plan.seeds)}"]
+    command = ["snakemake", *targets, "--cores", cores, "--config", *settings]
+    with log.open("wb") as handle:
+        process = subprocess.Popen(command, cwd=plan.root, stdout=handle, stderr=subprocess.STDOUT)
+        try:
+            (_show if console.is_terminal else _tell)(plan, process, console)
+        except KeyboardInterrupt:
+            console.print("Stopping: jobs at work write a checkpoint first ...")
+            process.wait()
+        status = process.wait()
+    if status:
+        console.print(
+            f"\nThe workflow stopped with status {status}. The end of {log.relative_to(plan.root)}:\n"
+        )
+        console.print(
+            "\n".join(log.read_text(errors="replace").splitlines()[-40:]), markup=False, highlight=False
+        )
+    return status
+
+
+def _show(plan: Plan, process: subprocess.Popen[bytes], console: Console) -> None:
+    costs = job_costs(plan)
+    missing = sum(remaining_costs(plan).values())
+    started = time.monotonic()
+    columns = (
+        TextColumn("{task.description}", table_column=None),
+        BarColumn(bar_width=32),
+        TextColumn("{task.percentage:>4.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, refresh_per_second=4) as progress:
+        whole = progress.add_task("whole study", total=max(missing, 1e-9), left="")
+        bars: dict[Path, TaskID] = {}
+        while process.poll() is None:
+            jobs = list(at_work(plan, time.time()))
+            partial = sum(costs[job.record] * job.share for job in jobs)
+            done = missing - sum(remaining_costs(plan).values()) + partial
+            left = _left(done, missing, time.monotonic() - started)
+            progress.update(whole, completed=done, left=left)
+            for job in jobs:
+                if job.record not in bars:
+                    bars[job.record] = progress.add_task(job.label, total=1.0, left="")
+                progress.update(bars[job.record], completed=job.share, description=job.label)
+            for record in [record for record in bars if record not in {job.record for job in jobs}]:
+                progress.remove_task(bars.pop(record))
+            time.sleep(0.5)
+        if process.returncode == 0:
+            progress.update(whole, completed=max(missing, 1e-9), left="")
+
+
+def _tell(plan: Plan, process: subprocess.Popen[bytes], console: Console) -> None:
+    names = {record: name for record, (_, name) in job_logs(plan).items()}
+    absent = set(remaining_costs(plan))
+    count, missing = len(absent), sum(remaining_costs(plan).values())
+    started = time.monotonic()
+    while process.poll() is None:
+        remaining = remaining_costs(plan)
+        for record in sorted(absent - set(remaining)):
+            done = missing - sum(remaining.values())
+            left = _left(done, missing, time.monotonic() - started)
+            console.print(f"{count - len(remaining)}/{count} {names[record]}  {left}", highlight=False)
+        absent &= set(remaining)
+        time.sleep(1.0)
+
+
+def _left(done: float, total: float, elapsed: float) -> str:
+    """Time left if the rest goes at the pace so far; "" until there is a pace."""
+    if done <= 0 or elapsed < 10:
+        return ""
+    minutes = elapsed * (total - done) / done / 60
+    return f"about {minutes:.0f} min left" if minutes >= 1.5 else "about a minute left"

@@ -20,7 +20,7 @@ DYNAMICS = {
     "clip_fraction": (0.02, 0.06, 0.01),
     "clip_fraction_len_1_6": (0.015, 0.04, 0.01),
     "clip_fraction_len_7_9": (0.02, 0.07, 0.01),
-    "clip_fraction_len_10_14": (0.03, 0.09, 0.015),
+    "clip_fraction_len_10_up": (0.03, 0.09, 0.015),
     "kl": (0.0, 0.12, 0.01),
     "grad_norm": (1.6, 0.7, 0.15),
     "turns": (3.2, 4.6, 0.1),

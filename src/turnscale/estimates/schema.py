@@ -118,7 +118,7 @@ def frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataF
     table = pd.DataFrame(entries, columns=list(columns))
     for column in columns:
         if column in TEXT:
-            table[column] = table[column].fillna("").astype(str)
+            table[column] = table[column].astype(object).fillna("").astype(str)
         elif column in INTEGERS:
             table[column] = table[column].astype("Int64")
         else:

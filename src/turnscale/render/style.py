@@ -116,18 +116,29 @@ def say(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY, wrap=True)
 
 
-def clipped(figure: Figure) -> list[str]:
-    """Visible texts of a figure that reach beyond its edge."""
+def faults(figure: Figure) -> list[str]:
+    """What a reader would wince at: text beyond the edge of the figure, and titles that run into each other."""
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    width, height = figure.bbox.width, figure.bbox.height
+    edge = figure.bbox.padded(1.0)
     found = []
-    for text in figure.findobj(Text):
-        if not isinstance(text, Text) or not text.get_visible() or not text.get_text().strip():
-            continue
-        box = text.get_window_extent(renderer)
-        if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1:
-            found.append(text.get_text())
+    for number, axes in enumerate(figure.axes):
+        box = axes.get_tightbbox(renderer)
+        if box is not None and not (edge.containsx(box.x0) and edge.containsx(box.x1)):
+            found.append(f"axes {number} ('{axes.get_title()}') reach beyond the left or right edge")
+        if box is not None and not (edge.containsy(box.y0) and edge.containsy(box.y1)):
+            found.append(f"axes {number} ('{axes.get_title()}') reach beyond the top or bottom edge")
+    loose = [text for text in figure.findobj(Text) if text in figure.texts or text is figure._suptitle]  # type: ignore[attr-defined]
+    for artist in [*loose, *figure.legends]:
+        box = artist.get_window_extent(renderer)
+        if not (edge.contains(box.x0, box.y0) and edge.contains(box.x1, box.y1)):
+            found.append(f"'{getattr(artist, 'get_text', lambda: 'legend')()}' reaches beyond the edge")
+    labels = [text for axes in figure.axes for text in (axes.title, axes.xaxis.label, axes.yaxis.label)]
+    boxes = [(text, text.get_window_extent(renderer)) for text in labels if text.get_text()]
+    for place, (one, box) in enumerate(boxes):
+        for other, other_box in boxes[place + 1 :]:
+            if box.overlaps(other_box):
+                found.append(f"'{one.get_text()}' runs into '{other.get_text()}'")
     return found
 
 

@@ -123,7 +123,7 @@ def finish(
     width = drawing.get_figwidth()
     drawing.suptitle(plot(title), fontsize=8.5, x=0.01, ha="left", fontweight="bold")
     sentences = [f"Study {tables.study.study}, scale {tables.scale}.", *notes, tables.statement()]
-    text = "\n".join(textwrap.wrap(plot(" ".join(sentences)), int(width * 20.5)))
+    text = "\n".join(textwrap.wrap(plot(" ".join(sentences)), int(width * 20.5), break_on_hyphens=False))
     foot = ((text.count("\n") + 1) * 8.4 + 8) / 72
     columns = _legend_columns([str(item.get_label()) for item in handles], width)
     legend = -(-len(handles) // columns) * 0.16 + 0.06 if handles else 0.0

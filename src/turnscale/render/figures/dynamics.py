@@ -20,12 +20,12 @@ QUANTITIES = (
     ("explained_variance", "critic: explained variance", "fraction"),
     ("entropy", "policy entropy", "nats per token"),
     ("clip_fraction", "clipped ratios", "fraction"),
-    ("kl", "KL to the start", "nats per token"),
+    ("kl", "KL within an update", "d²/2, nats per token"),
     ("grad_norm", "gradient norm", "before clipping"),
     ("turns", "turns", "per trajectory"),
     ("action_tokens", "action tokens", "per trajectory"),
 )
-BUCKET = re.compile(r"clip_fraction_len_([0-9]+)_([0-9]+|inf)")
+BUCKET = re.compile(r"clip_fraction_len_([0-9]+)_([0-9]+|up)")
 COLUMNS = 4
 
 
@@ -60,7 +60,7 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
             else:
                 say(panel, "not logged")
         last = panels[len(QUANTITIES)]
-        last.set_title("clipped ratios by turn length")
+        last.set_title("clipping by turn length")
         data += _by_length(last, tables, family, model, cells)
         for cell in cells:
             if not _logged(tables, family, model, cell):
@@ -86,7 +86,7 @@ def buckets(metrics: pd.Series) -> list[tuple[str, str]]:
         (
             name,
             f"≥{match[1]}"
-            if match[2] == "inf"
+            if match[2] == "up"
             else match[1]
             if match[1] == match[2]
             else f"{match[1]}–{match[2]}",

@@ -83,8 +83,8 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
     ]
     notes = [
         f"Black ticks: the difference to {reference}. Bars: 95 % intervals, one for each thing that may be drawn "
-        "again; only the last two say anything about a method, and they need two seeds or more on both sides "
-        "(seeds in brackets).",
+        "again; only the last two say anything about a method, and they need two seeds or more of each "
+        "trained cell (seeds in brackets; a checkpoint that no run trains is held fixed).",
     ]
     finish(drawing, tables, figure.title, notes, handles)
     return drawing, every[COMPARISONS].reset_index(drop=True)

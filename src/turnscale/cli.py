@@ -81,7 +81,7 @@ def _show_cells(resolved: Plan) -> None:
             cell.family,
             cell.model,
             cell.cell,
-            str(cell.method["name"]),
+            cell.method_name,
             cell.train.hash,
             str(row.planned),
             str(row.trained),
@@ -123,11 +123,11 @@ def _show_power(resolved: Plan, assumed: float) -> None:
         title=f"Across-seed sd {sd * 100:.1f} points ({origin})",
     )
     for name, cell, reference in pairs:
-        a, b = len(cell.seeds), len(reference.seeds)
+        a, b = (len(side.seeds) if side.trains else None for side in (cell, reference))
         least = detectable(a, b, sd)
-        shown = "no test: a cell has one seed" if least is None else f"{least * 100:.1f} points"
+        shown = "no test with one seed" if least is None else f"{least * 100:.1f} points"
         where = "" if len(resolved.scale.models) == 1 else f" ({cell.model})"
-        table.add_row(name, f"{cell.cell} - {reference.cell}{where}", f"{a}, {b}", shown)
+        table.add_row(name, f"{cell.cell} - {reference.cell}{where}", f"{a or '-'}, {b or '-'}", shown)
     out.print(table)
     out.print(
         "With 80 % power, two-sided 5 % t test over seeds, these tasks. A smaller true difference may well be missed."

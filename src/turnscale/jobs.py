@@ -56,19 +56,20 @@ def panels(spec: SpecFile, out: Out) -> None:
     value = read_spec(spec, "panels").value
     family = load_family(value["family"], file=spec)
     sizes = {name: value["panels"][name] for name in ("train", "validation")}
-    sizes |= {name: value["panels"]["test"] for name in family.benchmarks}
+    sizes |= dict.fromkeys(family.benchmarks, value["panels"]["test"])
     make_panels(family, sizes).save(out)
 
 
 @app.command()
-def base(spec: SpecFile, scale: Scale, out: Out) -> None:
+def base(spec: SpecFile, panels: PanelsFile, scale: Scale, out: Out) -> None:
     """Make or check a starting checkpoint."""
+    from turnscale.envs.panels import load_panels
     from turnscale.train.base import make_base
 
     found = read_spec(spec, "base")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
-    record = make_base(found.value, out.parent)
+    record = make_base(found.value, out.parent, load_panels(panels))
     key = base_key(scale, found.value, found.hash)
     write_record(out, publish("base", key, scale, found.value, record, out.parent, ROOT))
 
@@ -113,7 +114,8 @@ def train(
     from turnscale.train.loop import train_run
 
     found = read_spec(spec, "train")
-    run = Run(study, scale, family, model, cell, str(found.value["method"]["name"]), seed, found)
+    method = load_study(study, ROOT).cells[cell].method
+    run = Run(study, scale, family, model, cell, method, seed, found)
     work = ROOT / "checkpoints" / run.key
     record = train_run(
         run,

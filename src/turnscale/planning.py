@@ -107,18 +107,19 @@ def comparisons(plan: Plan) -> list[tuple[str, ResolvedCell, ResolvedCell]]:
     return found
 
 
-def detectable(seeds_a: int, seeds_b: int, sd: float) -> float | None:
+def detectable(seeds_a: int | None, seeds_b: int | None, sd: float) -> float | None:
     """Smallest true difference that the seeds find with 80 % power at the 5 % level; None if there is no test.
 
     Args:
-        seeds_a, seeds_b: seeds of each cell.
-        sd: across-seed standard deviation of a cell's score, a fraction.
+        seeds_a, seeds_b: seeds of each cell, None for one that is not trained and so has no seed noise.
+        sd: across-seed standard deviation of a trained cell's score, a fraction.
     """
     from turnscale.stats import minimum_detectable
 
-    if min(seeds_a, seeds_b) < 2:
+    trained = [seeds for seeds in (seeds_a, seeds_b) if seeds is not None]
+    if not trained or min(trained) < 2:
         return None
-    return minimum_detectable(sd * math.sqrt(1 / seeds_a + 1 / seeds_b), seeds_a + seeds_b - 2)
+    return minimum_detectable(sd * math.sqrt(sum(1 / n for n in trained)), sum(trained) - len(trained))
 
 
 def measured_sd(plan: Plan) -> tuple[float, int] | None:

@@ -71,7 +71,7 @@ def read_comparisons(path: str | Path) -> pd.DataFrame:
             raise DataError(
                 f"{text.iloc[row]!r} is not a number.",
                 file=path,
-                key=f"row {row + 2}, column {column}",
+                key=f"row {frame.index[row]}, column {column}",
                 remedy="write the table again.",
             )
         frame[column] = numbers
@@ -80,7 +80,7 @@ def read_comparisons(path: str | Path) -> pd.DataFrame:
         raise DataError(
             "a difference lies outside -1..1.",
             file=path,
-            key=f"row {int(too_big.to_numpy().argmax()) + 2}",
+            key=f"row {frame.index[int(too_big.to_numpy().argmax())]}",
             remedy="comparisons are fractions; divide points by 100.",
         )
     return frame

@@ -7,6 +7,7 @@ separately. Every problem is a DataError that names the file, the row or the cel
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +32,9 @@ _FALSE = {"false", "0", "0.0", "no"}
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """A CSV or parquet table as text and numbers, columns stripped of blanks; not yet checked.
+    """A CSV (all text) or parquet table, column names stripped of blanks, not yet checked.
 
+    The index holds what errors call the row: the line in a CSV file, the position from 1 in a parquet file.
     Raises DataError when it cannot be read, has no rows, or names a column twice.
     """
     path = Path(path)
@@ -61,12 +63,13 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise DataError("no such file.", file=path, remedy="check the path.")
     try:
-        return pd.read_parquet(path)
+        frame = pd.read_parquet(path)
     except Exception as problem:  # pyarrow raises many unrelated classes for a broken file
         words = str(problem).splitlines()[0][:120]
         raise DataError(
             f"is not a readable parquet file: {words}.", file=path, remedy="write it again."
         ) from None
+    return frame.set_axis(range(1, len(frame) + 1))
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -81,17 +84,33 @@ def _read_csv(path: Path) -> pd.DataFrame:
             key="line 1",
             remedy="export with comma as separator and point as decimal sign.",
         )
+    reader = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
+    names: list[str] = []
+    rows, lines = [], []
     try:
-        return pd.read_csv(
-            io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True
-        )
-    except pd.errors.ParserError as problem:
-        words = str(problem).replace("Error tokenizing data. C error: ", "").strip()
+        for cells in reader:
+            if not cells:
+                continue
+            if not names:
+                names = cells
+            elif len(cells) != len(names):
+                raise DataError(
+                    f"has {len(cells)} cells where the header has {len(names)}.",
+                    file=path,
+                    key=f"line {reader.line_num}",
+                    remedy="give every row the same cells; quote text that contains commas (12,5 is two cells).",
+                )
+            else:
+                rows.append(cells)
+                lines.append(reader.line_num)
+    except csv.Error as problem:
         raise DataError(
-            f"is not a regular table: {words}.",
+            f"is not a regular table: {problem}.",
             file=path,
-            remedy="give every row the same number of columns; quote text that contains commas (12,5 is two cells).",
+            key=f"line {reader.line_num}",
+            remedy="close every quote; write each row on one line.",
         ) from None
+    return pd.DataFrame(rows, columns=names, index=lines, dtype=str)
 
 
 def is_score_table(frame: pd.DataFrame) -> bool:
@@ -99,10 +118,10 @@ def is_score_table(frame: pd.DataFrame) -> bool:
     return "score" in frame.columns and "success" not in frame.columns
 
 
-def check_outcomes(frame: pd.DataFrame, file: str | Path, first_row: int = 2) -> pd.DataFrame:
+def check_outcomes(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
     """The table with checked types: arm and task text, seed and attempt integers, success bool.
 
-    Raises DataError naming the first bad row (numbered as in the file; the header is row 1).
+    Raises DataError naming the first bad row (the line in a CSV file).
     """
     frame = _arm_column(frame)
     lacking = [column for column in REQUIRED if column not in frame.columns]
@@ -115,14 +134,14 @@ def check_outcomes(frame: pd.DataFrame, file: str | Path, first_row: int = 2) ->
         )
     out = pd.DataFrame(index=frame.index)
     for column in ("arm", "task", *(c for c in (*PANEL, "checkpoint", "cluster") if c in frame.columns)):
-        out[column] = _texts(frame[column], column, file, first_row)
+        out[column] = _texts(frame[column], column, file)
     for column in ("seed", "attempt"):
-        out[column] = _integers(frame[column], column, file, first_row)
-    out["success"] = _successes(frame["success"], file, first_row)
+        out[column] = _integers(frame[column], column, file)
+    out["success"] = _successes(frame["success"], file)
     return out
 
 
-def check_scores(frame: pd.DataFrame, file: str | Path, first_row: int = 2) -> pd.DataFrame:
+def check_scores(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
     """A table of seed scores with checked types: arm text, seed integer, score a finite number (fraction).
 
     Raises DataError for a bad row, or when an arm has a seed twice.
@@ -138,9 +157,9 @@ def check_scores(frame: pd.DataFrame, file: str | Path, first_row: int = 2) -> p
         )
     out = pd.DataFrame(index=frame.index)
     for column in ("arm", *(c for c in PANEL if c in frame.columns)):
-        out[column] = _texts(frame[column], column, file, first_row)
-    out["seed"] = _integers(frame["seed"], "seed", file, first_row)
-    out["score"] = _fractions(frame["score"], file, first_row)
+        out[column] = _texts(frame[column], column, file)
+    out["seed"] = _integers(frame["seed"], "seed", file)
+    out["score"] = _fractions(frame["score"], file)
     keys = [c for c in out.columns if c != "score"]
     twice = np.flatnonzero(out.duplicated(keys).to_numpy())
     if twice.size:
@@ -148,7 +167,7 @@ def check_scores(frame: pd.DataFrame, file: str | Path, first_row: int = 2) -> p
         raise DataError(
             f"arm {row['arm']!r} has seed {row['seed']} twice.",
             file=file,
-            key=f"row {int(twice[0]) + first_row}",
+            key=f"row {out.index[int(twice[0])]}",
             remedy="keep one row per run; a resumed run counts once.",
         )
     return out
@@ -162,25 +181,23 @@ def _arm_column(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _texts(column: pd.Series, name: str, file: str | Path, first_row: int) -> pd.Series:
+def _texts(column: pd.Series, name: str, file: str | Path) -> pd.Series:
     blank = column.isna().to_numpy() | (column.astype(str).str.strip() == "").to_numpy()
     if blank.any():
-        raise _bad(file, first_row, blank, name, "is empty", "give every row a value")
+        raise _bad(file, column, blank, name, "is empty", "give every row a value")
     return column.astype(str).str.strip()
 
 
-def _integers(column: pd.Series, name: str, file: str | Path, first_row: int) -> np.ndarray:
+def _integers(column: pd.Series, name: str, file: str | Path) -> np.ndarray:
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     bad = ~np.isfinite(numbers)
     if bad.any():
-        raise _bad(
-            file, first_row, bad, name, f"{_shown(column, bad)} is not a whole number", "number from 0"
-        )
+        raise _bad(file, column, bad, name, f"{_shown(column, bad)} is not a whole number", "number from 0")
     bad = (numbers != np.round(numbers)) | (numbers < 0) | (numbers > MAX_INTEGER)
     if bad.any():
         raise _bad(
             file,
-            first_row,
+            column,
             bad,
             name,
             f"{_shown(column, bad)} is not a whole number from 0 to 2^53",
@@ -189,14 +206,14 @@ def _integers(column: pd.Series, name: str, file: str | Path, first_row: int) ->
     return numbers.astype(np.int64)
 
 
-def _successes(column: pd.Series, file: str | Path, first_row: int) -> np.ndarray:
+def _successes(column: pd.Series, file: str | Path) -> np.ndarray:
     words = column.astype(str).str.strip().str.lower()
     true, false = words.isin(_TRUE).to_numpy(), words.isin(_FALSE).to_numpy()
     bad = ~(true | false)
     if bad.any():
         raise _bad(
             file,
-            first_row,
+            column,
             bad,
             "success",
             f"{_shown(column, bad)} is not 0 or 1",
@@ -205,13 +222,13 @@ def _successes(column: pd.Series, file: str | Path, first_row: int) -> np.ndarra
     return true
 
 
-def _fractions(column: pd.Series, file: str | Path, first_row: int) -> np.ndarray:
+def _fractions(column: pd.Series, file: str | Path) -> np.ndarray:
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     bad = ~np.isfinite(numbers)
     if bad.any():
         raise _bad(
             file,
-            first_row,
+            column,
             bad,
             "score",
             f"{_shown(column, bad)} is not a number",
@@ -221,7 +238,7 @@ def _fractions(column: pd.Series, file: str | Path, first_row: int) -> np.ndarra
     if bad.any():
         raise _bad(
             file,
-            first_row,
+            column,
             bad,
             "score",
             f"{_shown(column, bad)} is not a fraction",
@@ -235,8 +252,10 @@ def _shown(column: pd.Series, bad: np.ndarray) -> str:
     return text if len(text) <= 40 else text[:37] + "...'"
 
 
-def _bad(file: str | Path, first_row: int, bad: np.ndarray, name: str, what: str, remedy: str) -> DataError:
-    row = int(np.flatnonzero(bad)[0]) + first_row
+def _bad(
+    file: str | Path, column: pd.Series, bad: np.ndarray, name: str, what: str, remedy: str
+) -> DataError:
+    row = column.index[int(np.flatnonzero(bad)[0])]
     more = f" ({int(bad.sum())} such rows)" if bad.sum() > 1 else ""
     return DataError(f"{name} {what}{more}.", file=file, key=f"row {row}, column {name}", remedy=f"{remedy}.")
 

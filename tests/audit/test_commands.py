@@ -1,0 +1,242 @@
+"""The commands end to end: what they print, what they write, how they fail, and what they must not load."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tests.audit.builders import outcomes
+from turnscale.audit import commands
+from turnscale.audit.document import to_latex
+from turnscale.audit.forest import Forest, Row, draw, from_ledger
+from turnscale.audit.ledger import load_ledger
+from turnscale.audit.ledger_report import audit_ledger, document
+from turnscale.audit.looks import Look, append
+from turnscale.audit.preplan import preplan
+from turnscale.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = Path(__file__).with_name("fixtures")
+MPO = ROOT / "configs/claims/mpo.yaml"
+
+
+def call(*arguments: str | Path) -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    commands.register(app)
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit")
+    result = call("audit", MPO, "--out", folder)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_every_format_is_written(written: Path) -> None:
+    names = {path.name for path in written.iterdir()}
+    assert {f"audit_mpo.{suffix}" for suffix in ("md", "tex", "csv", "json")} <= names
+    assert {"audit_mpo_main.png", "audit_mpo_main.pdf", "audit_mpo_ablation.png"} <= names
+    assert all(path.stat().st_size > 500 for path in written.iterdir())
+
+
+def test_csv_and_json_hold_the_same_verdicts(written: Path) -> None:
+    with (written / "audit_mpo.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    value = json.loads((written / "audit_mpo.json").read_text(encoding="utf-8"))
+    assert [r["verdict_these_checkpoints"] for r in rows] == [
+        r["verdict_these_checkpoints"] for r in value["claims"]
+    ]
+    assert {r["verdict_method_retrained"] for r in rows} == {"not testable"}
+    assert {"families", "whole_counts", "tasks_won", "patterns", "local"} <= value.keys()
+    assert len(rows) == len(value["claims"]) == 58
+
+
+def test_markdown_tables_are_regular(written: Path) -> None:
+    lines = (written / "audit_mpo.md").read_text(encoding="utf-8").splitlines()
+    widths: list[set[int]] = [set()]
+    for line in lines:
+        if line.startswith("|"):
+            widths[-1].add(len(re.findall(r"(?<!\\)\|", line)))
+        elif widths[-1]:
+            widths.append(set())
+    assert [len(w) for w in widths if w] == [1] * 5
+
+
+def test_latex_is_escaped_and_balanced(written: Path) -> None:
+    text = (written / "audit_mpo.tex").read_text(encoding="utf-8")
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert body.count("{") - body.count(r"\{") == body.count("}") - body.count(r"\}")
+    assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == 5
+    assert not re.search(r"(?<!\\)[%#_]", body)
+    for table in re.findall(r"\\midrule\n\\endhead\n(.*?)\\bottomrule", body, re.S):
+        assert len({len(re.findall(r"(?<!\\)&", row)) for row in table.strip().splitlines()}) == 1
+
+
+def test_hostile_names_are_escaped(tmp_path: Path) -> None:
+    hostile = r"50% \input{x} & $y_1$ #~^ <b>"
+    text = MPO.read_text(encoding="utf-8").replace("name: BrowseComp-Plus", f"name: '{hostile}'")
+    path = tmp_path / "claims.yaml"
+    path.write_text(text, encoding="utf-8")
+    latex = to_latex(document(audit_ledger(load_ledger(path))))
+    assert r"\input{x}" not in latex
+    assert r"50\% \textbackslash{}input\{x\} \& \$y\_1\$ \#\textasciitilde{}\textasciicircum{}" in latex
+
+
+def test_the_same_ledger_gives_the_same_bytes(written: Path, tmp_path: Path) -> None:
+    assert call("audit", MPO, "--out", tmp_path).exit_code == 0
+    for path in written.iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
+
+
+def test_the_terminal_report_names_every_part() -> None:
+    output = call("audit", MPO).output
+    for words in (
+        "Verdicts",
+        "Numbers behind",
+        "Claims that remain",
+        "Whole counts",
+        "Statements over",
+        "impossible",
+    ):
+        assert words in output
+    for study in ("agentopsd", "grouping"):
+        assert call("audit", ROOT / f"configs/claims/{study}.yaml").exit_code == 0
+
+
+def test_the_ledger_audit_takes_seconds_and_loads_no_heavy_library() -> None:
+    code = (
+        "import sys; from typer import Typer; from turnscale.audit import commands\n"
+        "app = Typer(); commands.register(app)\n"
+        f"app(['audit', {str(MPO)!r}], standalone_mode=False)\n"
+        "print('LOADED', [m for m in ('torch', 'transformers', 'peft', 'mlflow') if m in sys.modules])"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "LOADED []" in done.stdout
+    assert time.monotonic() - start < 30  # 2 s alone; the margin is for a busy machine
+
+
+def test_audit_of_an_outcomes_table(tmp_path: Path) -> None:
+    frame = outcomes({"A": [0.8, 0.82, 0.78, 0.81], "B": [0.4, 0.42, 0.38, 0.41]})
+    frame.to_parquet(tmp_path / "outcomes.parquet")
+    result = call("audit", tmp_path / "outcomes.parquet", "--out", tmp_path / "o", "--reference", "B", "--metric",
+                  "pass_at_1", "--metric", "pass_hat_2")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "pass@1, all tasks" in result.output
+    with (tmp_path / "o/audit_outcomes.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert {row["verdict"] for row in rows} == {"supported"}
+    assert (tmp_path / "o/audit_outcomes.png").stat().st_size > 5000
+
+
+def test_one_file_per_run_is_audited_together(tmp_path: Path) -> None:
+    files = []
+    for (arm, seed), part in outcomes({"A": [0.6, 0.6], "B": [0.5, 0.5]}).groupby(["arm", "seed"]):
+        files.append(tmp_path / f"{arm}-{seed}.csv")
+        part.to_csv(files[-1], index=False)
+    result = call("audit", *files)
+    assert result.exit_code == 0, result.output
+    assert "2+2" in result.output
+
+
+def test_import_then_audit(tmp_path: Path) -> None:
+    for arm in ("mpo", "ppo"):
+        result = call("import", "verl", FIXTURES / "verl_100.jsonl", "--arm", arm, "--seed", "0", "--out",
+                      tmp_path / f"{arm}.csv")  # fmt: skip
+        assert result.exit_code == 0, result.output
+        assert "4 rows" in result.output
+    assert call("audit", tmp_path / "mpo.csv", tmp_path / "ppo.csv").exit_code == 0
+
+
+def test_import_of_wandb_then_audit_of_seed_scores(tmp_path: Path) -> None:
+    source = next(FIXTURES.glob("wandb*"))
+    result = call("import", "wandb", source, "--field", "eval/success", "--out", tmp_path / "scores.csv")
+    assert "1 left out" in result.output
+    output = call("audit", tmp_path / "scores.csv").output
+    assert "seed score" in output
+    assert "one score per seed and no tasks" in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["audit", MPO, MPO], "audited alone"),
+        (["audit", MPO, "--metric", "pass_at_1"], "no meaning for a claims ledger"),
+        (["audit", "none.yaml"], "no such file"),
+        (["import", "rliable", "x", "--out", "a.csv"], "no importer 'rliable'"),
+        (["import", "verl", "x.jsonl", "--out", "a.csv"], "needs it"),
+        (["grim", "69,90", "--n", "103"], "not a percentage"),
+        (["grim", "101", "--n", "103"], "not a percentage"),
+        (["grim", "69.90", "--n", "none"], "not a number of tasks"),
+        (["grim", "69.90", "--n", "0"], "not a number of tasks"),
+        (["power", "--sd", "0", "--gap", "4"], "not a spread"),
+        (["power", "--sd", "nan", "--gap", "4"], "not a spread"),
+        (["power", "--sd", "2", "--gap", "0"], "not a gap"),
+        (["looks", "none.jsonl"], "no such file"),
+    ],
+    ids=str,
+)
+def test_mistakes_on_the_command_line(arguments: list[str | Path], words: str) -> None:
+    result = call(*arguments)
+    assert words in str(result.exception)
+    assert type(result.exception).__module__ == "turnscale.errors"
+
+
+def test_grim() -> None:
+    assert "72 of 103" in call("grim", "69.90", "--n", "103").output
+    assert "impossible" in call("grim", "12.06", "--n", "600").output
+    assert "1301 of 3,296" in call("grim", "39.47", "--n", "103", "--rollouts", "32").output
+    assert "103" in call("grim", "69.90", "--n", "20-205").output
+
+
+def test_power() -> None:
+    output = call("power", "--sd", "2", "--gap", "4.33").output
+    assert "5 seeds per arm for 80% power" in output
+    assert "146 seeds per arm" in call("power", "--sd", "2", "--gap", "0.66").output
+
+
+def test_looks(tmp_path: Path) -> None:
+    log = tmp_path / "looks.jsonl"
+    entry = append(log, Look("mpo/ppo", 3, 3, 0.031, 0.21, "p", "2026-01-05T10:00:00Z"))
+    output = call("looks", log, "--head", entry.hash).output
+    assert "1 looks, chain intact" in output
+    assert "+3.10 points" in output
+
+
+def test_preplan_gives_seeds_and_power_per_claim() -> None:
+    plans = {p.claim.id: p for p in preplan(load_ledger(MPO), seeds=5)}
+    assert plans["4b-bcp-vs-sao"].needed == {1.0: 3, 2.0: 5, 3.0: 9}
+    assert plans["4b-bcp-vs-sao"].power[2.0] > 0.8 > plans["4b-bcp-vs-sao"].power[3.0]
+    assert preplan(load_ledger(MPO), seeds=1)[0].power == {}
+
+
+def test_the_plot_draws_three_nested_intervals_per_claim() -> None:
+    audit = audit_ledger(load_ledger(MPO))
+    forest = from_ledger(audit, "main")
+    assert len(forest.rows) == 12
+    for row in forest.rows:
+        rollouts, tasks, seeds = row.intervals
+        assert rollouts is not None and tasks is not None and seeds is not None
+        assert seeds[0] < tasks[0] < rollouts[0] < row.centre < rollouts[1] < tasks[1] < seeds[1]
+    axes = draw(forest).axes[0]
+    assert len([line for line in axes.lines if line.get_linewidth() in (3, 7.5, 13)]) == 36
+
+
+def test_a_plot_without_rows_or_with_too_many_is_refused() -> None:
+    row = Row("a", "b", 1.0, ((0.0, 2.0), None, None), "c")
+    with pytest.raises(DataError, match="nothing to plot"):
+        draw(Forest("t", (), ("a", "b", "c"), "d"))
+    with pytest.raises(DataError, match="do not fit a page"):
+        draw(Forest("t", (row,) * 61, ("a", "b", "c"), "d"))

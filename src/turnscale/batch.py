@@ -7,7 +7,9 @@ prefix *before* that token is emitted (MPO's V(t, i)). Rows are padded on the ri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,27 +62,29 @@ class TurnBatch:
         """Number of trajectories B."""
         return int(self.ids.shape[0])
 
-    def rows(self, index: Tensor) -> TurnBatch:
-        """The batch restricted to the rows in ``index`` ([n] long), padding trimmed to their longest row."""
-        longest = int(self.length[index].max())
-        picked = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                value = value[index]
-                if value.ndim == 2:
-                    value = value[:, :longest]
-            picked[field.name] = value
-        return TurnBatch(**picked)
+    def rows(self, index: Tensor, *, trim: bool = True) -> TurnBatch:
+        """The batch restricted to the rows in ``index`` ([n] long), padding trimmed to their longest row.
 
-    def with_(self, **changes: Tensor | None) -> TurnBatch:
+        Without ``trim`` the width T stays, so that results can be stacked again.
+        """
+        width = int(self.length[index].max()) if trim else self.ids.shape[1]
+        return self._map(lambda tensor: tensor[index, :width] if tensor.ndim == 2 else tensor[index])
+
+    def with_(self, **changes: Any) -> TurnBatch:
         """A copy with some tensors replaced."""
         return replace(self, **changes)
 
     def to(self, device: torch.device | str) -> TurnBatch:
         """The batch with every tensor on ``device``."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TurnBatch(**{k: None if v is None else v.to(device) for k, v in moved.items()})
+        return self._map(lambda tensor: tensor.to(device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> TurnBatch:
+        """The batch with ``change`` applied to every tensor that is there."""
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            changed[field.name] = None if tensor is None else change(tensor)
+        return TurnBatch(**changed)
 
     def turns_per_row(self) -> Tensor:
         """[B] long: number of turns in each trajectory (0 for a row without action tokens)."""

@@ -304,7 +304,7 @@ def _resolve_cell(
     common = {"code_version": study.code_version, "threads": scale.threads}
     panels = Spec("panels", {"family": family, "panels": scale.panels.model_dump()})
     base_training = None if model["kind"] != "local" or scale.base is None else scale.base.model_dump()
-    base = Spec("base", {**common, "family": family, "model": model, "training": base_training})
+    base = Spec("base", {**common, **panels.value, "model": model, "training": base_training})
     critic = None
     resolved = method.resolved()
     if method.needs_critic:

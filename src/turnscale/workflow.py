@@ -109,6 +109,13 @@ class Products:
     def _critics(self) -> dict[str, ResolvedCell]:
         return {cell.critic.hash: cell for cell in self.plan.cells if cell.critic is not None}
 
+    def base_inputs(self, wildcards: Any) -> dict[str, str]:
+        """Inputs of a starting checkpoint, by the hash in its path."""
+        for cell in self.plan.cells:
+            if cell.base.hash == wildcards.base:
+                return {"panels": str(self.plan.panels_path(cell))}
+        raise DataError(f"no starting checkpoint of the plan has the hash {wildcards.base}.", remedy=STALE)
+
     def critic_inputs(self, wildcards: Any) -> dict[str, str]:
         """Inputs of a critic's warm-up, by the hash in its path."""
         cell = self._critics.get(wildcards.critic)

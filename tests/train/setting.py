@@ -91,9 +91,10 @@ class Setting:
 def make_setting(root: Path) -> Setting:
     """Make the base and the panels under ``root``."""
     setting = Setting(root)
-    record = make_base(setting.base_spec, root / "base")
-    (root / "base.json").write_text(json.dumps(record))
     family = load_family(setting.family)
     sizes = {"train": 32, "validation": 6, **dict.fromkeys(family.benchmarks, 4)}
-    make_panels(family, sizes).save(root / "panels.json")
+    panels = make_panels(family, sizes)
+    panels.save(root / "panels.json")
+    record = make_base(setting.base_spec, root / "base", panels)
+    (root / "base.json").write_text(json.dumps(record))
     return setting

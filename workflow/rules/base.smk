@@ -28,6 +28,7 @@ rule panels:
 
 rule base:
     input:
+        unpack(lambda wildcards: old(PRODUCTS.base_inputs(wildcards))),
         spec=ancient("results/{scale}/specs/base-{base}.json"),
         tracking=ancient(TRACKING),
     output:
@@ -45,7 +46,8 @@ rule base:
         runtime=MINUTES,
         gpus=GPUS,
     shell:
-        "turnscale job base --spec {input.spec:q} --scale {wildcards.scale:q} --out {output:q} > {log:q} 2>&1"
+        "turnscale job base --spec {input.spec:q} --panels {input.panels:q} --scale {wildcards.scale:q}"
+        " --out {output:q} > {log:q} 2>&1"
 
 
 rule critic:

@@ -1,8 +1,9 @@
 """The starting checkpoint: a small model warmed up by supervision on imperfect demonstrations.
 
-The demonstrations come from the train split, far beyond the frozen train panel, so no panel task is seen. The
-base must be *honest*: weak when sampled and weak when decoded greedily, while pass@n shows that better behaviour
-is within its support. Otherwise reinforcement learning would only sharpen its sampling.
+The demonstrations come from the train split, far beyond the frozen train panel where the family is unbounded, so
+that no panel task is seen; a bounded family's come from its train panel, which holds no test task. The base must be
+*honest*: weak when sampled and weak when decoded greedily, while pass@n shows that better behaviour is within its
+support. Otherwise reinforcement learning would only sharpen its sampling.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from turnscale.agent.chat import ChatFormat
 from turnscale.agent.config import ModelConfig
 from turnscale.agent.decode import make_decoder
 from turnscale.config.schema import BaseTraining
-from turnscale.envs.protocol import Demonstration, Family
+from turnscale.envs.panels import Panels
+from turnscale.envs.protocol import Demonstration, Family, Task
 from turnscale.envs.registry import FamilyConfig, load_family
 from turnscale.errors import NumericalError
 from turnscale.evaluate import Sampler, attempt
@@ -34,12 +36,13 @@ DEMONSTRATION_OFFSET = 10_000_000
 IGNORED = -100
 
 
-def make_base(spec: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+def make_base(spec: Mapping[str, Any], directory: Path, panels: Panels) -> dict[str, Any]:
     """Make (or, for given checkpoints, check) the starting checkpoint of one family and model.
 
     Args:
         spec: a ``base`` specification: family, model, training, threads.
         directory: receives ``checkpoint/`` for local models.
+        panels: the family's frozen panels, whose train tasks are demonstrated where the family is bounded.
 
     Returns:
         The record: checkpoint folder or name, its hash, supervised loss and seconds.
@@ -63,7 +66,7 @@ def make_base(spec: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     training = BaseTraining.model_validate(spec["training"])
     model, tokenizer = checkpoints.make_local(config, family.vocabulary(), training.seed)
     chat = ChatFormat(tokenizer)
-    loss = supervise(model, chat, family, training)
+    loss = supervise(model, chat, family, training, panels.split("train"))
     target = directory / "checkpoint"
     checkpoints.save(model, tokenizer, config, target)
     loaded = checkpoints.load(target)
@@ -112,8 +115,17 @@ def honesty(loaded: checkpoints.Checkpoint, family: Family, training: BaseTraini
     return found
 
 
-def supervise(model: Any, chat: ChatFormat, family: Family, training: BaseTraining) -> float:
+def supervise(
+    model: Any, chat: ChatFormat, family: Family, training: BaseTraining, tasks: Sequence[Task]
+) -> float:
     """Train ``model`` in place on demonstrations, loss on assistant tokens only.
+
+    Args:
+        model: a causal language model.
+        chat: its chat format.
+        family: what is demonstrated.
+        training: steps, batch and learning rate.
+        tasks: the train panel; demonstrated where the family has no tasks beyond it.
 
     Returns:
         Mean loss per assistant token (nats) over the last tenth of the steps.
@@ -130,8 +142,7 @@ def supervise(model: Any, chat: ChatFormat, family: Family, training: BaseTraini
         for group in optimiser.param_groups:
             group["lr"] = training.lr * _schedule(step, training.steps)
         demonstrations = [
-            _demonstration(family, rng, step * training.batch + i)
-            for i in range(training.batch)
+            _demonstration(family, rng, tasks, step * training.batch + i) for i in range(training.batch)
         ]
         ids, labels = encode(chat, demonstrations)
         output = model(input_ids=ids, use_cache=False, **({"output_router_logits": True} if balance else {}))
@@ -182,10 +193,14 @@ def encode(chat: ChatFormat, demonstrations: Sequence[Demonstration]) -> tuple[T
     return padded, labels
 
 
-def _demonstration(family: Family, rng: np.random.Generator, index: int) -> Demonstration:
-    size = family.size("train")
-    number = DEMONSTRATION_OFFSET + index if size is None else int(rng.integers(size))
-    return family.demonstrate(family.task("train", number), rng, expert=bool(rng.random() < family.expert_share))
+def _demonstration(
+    family: Family, rng: np.random.Generator, tasks: Sequence[Task], index: int
+) -> Demonstration:
+    if family.size("train") is None:
+        task = family.task("train", DEMONSTRATION_OFFSET + index)
+    else:
+        task = tasks[int(rng.integers(len(tasks)))]
+    return family.demonstrate(task, rng, expert=bool(rng.random() < family.expert_share))
 
 
 def _schedule(step: int, steps: int) -> float:

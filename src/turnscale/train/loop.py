@@ -262,14 +262,16 @@ class Trainer:
 
     def _valued(self, batch: TurnBatch) -> TurnBatch:
         parts = [
-            read_heads(self.agent, _keep_width(batch, rows))
+            read_heads(self.agent, batch.rows(rows, trim=False))
             for rows in torch.arange(batch.size).split(self.settings.micro_batch)
         ]
         return with_values(batch, torch.cat(parts, dim=1))
 
     def _logp(self, batch: TurnBatch, adapter: str | None) -> Tensor:
         parts = [
-            action_logprobs(self.agent.model, _keep_width(batch, rows), adapter, self.settings.temperature)[0]
+            action_logprobs(
+                self.agent.model, batch.rows(rows, trim=False), adapter, self.settings.temperature
+            )[0]
             for rows in torch.arange(batch.size).split(self.settings.micro_batch)
         ]
         return torch.cat(parts)
@@ -438,12 +440,6 @@ def critic_rows(step: int, name: str, batch: TurnBatch, prompts: list[str]) -> l
             rows.append([step, name, i, prompt, turn, token, values[i][position], waited, reward, success])
             token += 1
     return rows
-
-
-def _keep_width(batch: TurnBatch, rows: Tensor) -> TurnBatch:
-    """Some rows of a batch without trimming its padding, so that results can be stacked again."""
-    fields: dict[str, Any] = {name: getattr(batch, name) for name in TurnBatch.__dataclass_fields__}
-    return TurnBatch(**{name: None if value is None else value[rows] for name, value in fields.items()})
 
 
 class _Stop:

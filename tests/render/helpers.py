@@ -25,6 +25,7 @@ def hostile_study(study: Study) -> Study:
     data = study.model_dump(mode="json")
     data["title"] = data["tables"]["mpo_main"]["title"] = HOSTILE
     data["cells"]["grpo"]["label"] = HOSTILE
+    data["cells"]["ppo"]["label"] = "a label that goes on and on, as labels should not"
     for figure in data["figures"].values():
         figure["title"] = HOSTILE
     return Study.model_validate(data)

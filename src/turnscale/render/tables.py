@@ -102,7 +102,7 @@ def caption_of(tables: Tables, table: Table) -> list[str]:
         )
     if table.published is not None:
         sentences.append(
-            "Published values come from another model and another benchmark, one training run each."
+            "Published values come from another model and another benchmark; sources in the CSV."
         )
     return sentences
 

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from turnscale.config.schema import Figure
 from turnscale.estimates.schema import ALL
 from turnscale.render.data import DEFAULT, TASKS, Tables
-from turnscale.render.figures.common import finish, heading, missing
+from turnscale.render.figures.common import finish, heading, missing, short
 from turnscale.render.layout import beside
 from turnscale.render.style import BLUE, FAINT, GREY, Look, grid, look
 from turnscale.render.text import plot
@@ -128,7 +128,7 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
         pairs = ", ".join(
             f"{published} beside {local}" for local, published in figure.published.benchmarks.items()
         )
-        notes.append(f"Published values, one training run each, are of another model and benchmark: {pairs}.")
+        notes.append(f"Published values are of another model and benchmark: {pairs}.")
         handles = [
             Line2D(
                 [],
@@ -157,4 +157,4 @@ def choose(rows: pd.DataFrame) -> pd.Series | None:
 def _label(tables: Tables, figure: Figure, group: str, cell: str) -> str:
     if not cell:
         return plot(group)
-    return plot(tables.label(cell)) + (" (reference)" if cell == figure.reference else "")
+    return short(tables.label(cell) + (" (reference)" if cell == figure.reference else ""), 28)

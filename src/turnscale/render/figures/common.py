@@ -98,6 +98,11 @@ def missing(tables: Tables, family: str, model: str, cell: str) -> str:
     return f"no result\n({failed} failed,\n{excluded} excluded\nof {planned})"
 
 
+def short(text: str, width: int) -> str:
+    """A label over as many lines as it needs at ``width`` characters each."""
+    return "\n".join(textwrap.wrap(plot(text), width)) or plot(text)
+
+
 def heading(tables: Tables, family: str, model: str) -> str:
     """Model, and family where there are several."""
     return plot(f"{family}, {model}" if len({pair[0] for pair in tables.arms}) > 1 else model)

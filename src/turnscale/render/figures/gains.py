@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from turnscale.config.schema import Figure
 from turnscale.estimates.schema import ALL, COMPARISONS
 from turnscale.render.data import Tables
-from turnscale.render.figures.common import finish, heading, missing
+from turnscale.render.figures.common import finish, heading, missing, short
 from turnscale.render.style import BLACK, BLUE, GREY, ORANGE, SKY, grid
 from turnscale.render.text import plot
 from turnscale.stats.question import Question
@@ -92,9 +92,9 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
 
 def _label(tables: Tables, cell: str, rows: pd.DataFrame) -> str:
     if rows.empty:
-        return plot(tables.label(cell))
+        return short(tables.label(cell), 26)
     first = rows.iloc[0]
-    return plot(f"{tables.label(cell)} ({int(first['n_seeds_a'])} v {int(first['n_seeds_b'])})")
+    return short(f"{tables.label(cell)} ({int(first['n_seeds_a'])} v {int(first['n_seeds_b'])})", 26)
 
 
 def _absent(tables: Tables, family: str, model: str, cell: str) -> bool:

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure as Drawing
 
 from turnscale.config.schema import Figure
 from turnscale.render.data import Tables
-from turnscale.render.figures.common import finish, heading, missing, series
+from turnscale.render.figures.common import finish, heading, missing, series, short
 from turnscale.render.style import FAINT, grid, look, say
-from turnscale.render.text import plot, points
+from turnscale.render.text import points
 
 QUANTITIES = (("val_pass_at_1", "validation pass@1 (%)", None), ("reward", "training reward (%)", 40))
 
@@ -22,9 +22,9 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
     ]
     shown = [cell for cell in cells if cell not in untrained]
     lanes = [(arm, quantity) for arm in tables.arms for quantity in QUANTITIES]
-    drawing, axes = grid(
-        len(lanes), max(1, len(shown)), height=0.3 + 1.3 * len(lanes), share_x="all", share_y="row"
-    )
+    titles = [short(tables.label(cell), max(8, 105 // len(shown))) for cell in shown]
+    height = 0.3 + 1.35 * len(lanes) + 0.12 * max((title.count("\n") for title in titles), default=0)
+    drawing, axes = grid(len(lanes), max(1, len(shown)), height=height, share_x="all", share_y="row")
     data = []
     for lane, ((family, model), (metric, label, count)) in enumerate(lanes):
         found = {cell: series(tables, family, model, cell, metric, count=count) for cell in shown}
@@ -32,7 +32,7 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
             panel = axes[lane, place]
             panel.label_outer(remove_inner_ticks=False)
             if lane == 0:
-                panel.set_title(plot(tables.label(cell)))
+                panel.set_title(titles[place])
             if lane == len(lanes) - 1:
                 panel.set_xlabel("training step")
             if place == 0:

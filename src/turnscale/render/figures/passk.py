@@ -108,7 +108,7 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
     ]
     handles = [handle(tables, cell) for cell in cells if (curves["cell"] == cell).any()]
     if len(points):
-        notes.append("Hollow: published values of another model on another benchmark, one training run each.")
+        notes.append("Hollow: published values of another model on another benchmark.")
         for method in dict.fromkeys(points.loc[points["cell"] == "", "method"]):
             handles.append(
                 Line2D(

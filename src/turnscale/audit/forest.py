@@ -49,7 +49,6 @@ class Forest:
     rows: tuple[Row, ...]
     legend: tuple[str, str, str]
     remark_heading: str
-    missing_seeds: str = "seeds: not estimable"
 
 
 def from_ledger(audit: LedgerAudit, family: str) -> Forest:
@@ -97,13 +96,15 @@ def from_pairs(audits: Sequence[PairAudit], title: str) -> Forest:
         if intervals[0] is None and intervals[1] is None and intervals[2] is None:
             continue
         verdict = audit.answers[Question.METHOD_NEW_TASKS].verdict.value
+        if min(audit.seeds_a, audit.seeds_b) < 2 and intervals[2] is None:
+            verdict = "not testable (one seed)"
         rows.append(
             Row(
                 label=f"{audit.arm_a} vs {audit.arm_b}: {audit.metric_label}",
                 detail=f"{audit.panel.title}, {audit.n_tasks} tasks, {audit.seeds_a}+{audit.seeds_b} seeds",
                 centre=100 * audit.difference,
                 intervals=(intervals[0], intervals[1], intervals[2]),
-                remark=f"{points(audit.difference, signed=True)}   method, new tasks: {verdict}",
+                remark=f"{points(audit.difference, signed=True)}   {verdict}",
             )
         )
     return Forest(
@@ -114,7 +115,7 @@ def from_pairs(audits: Sequence[PairAudit], title: str) -> Forest:
             "same checkpoints, other tasks like these",
             "method trained again, other tasks (seeds and tasks)",
         ),
-        "difference    verdict after correction",
+        "gap    the method, on new tasks, after correction",
     )
 
 
@@ -186,8 +187,7 @@ def _frame(axes: Axes, forest: Forest) -> None:
             fontsize=7.5,
             color="0.35",
         )
-        remark = row.remark if row.intervals[2] is not None else f"{row.remark}\n{forest.missing_seeds}"
-        axes.text(1.012, -place, plain(remark), transform=from_left, ha="left", va="center", fontsize=8.5)
+        axes.text(1.012, -place, plain(row.remark), transform=from_left, ha="left", va="center", fontsize=8.5)
     axes.text(
         1.012, 0.62, plain(forest.remark_heading), transform=from_left, ha="left", va="bottom", fontsize=8.5
     )

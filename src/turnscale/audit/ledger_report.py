@@ -71,9 +71,13 @@ def verdict_of_pattern(finding: PatternFinding) -> str:
     return "supported" if finding.chance < 0.05 else "not distinguishable"
 
 
-def document(audit: LedgerAudit) -> Document:
-    """The report a reviewer reads: verdicts, numbers behind them, families, whole counts, patterns, local re-runs."""
-    sections = [_verdicts(audit), _numbers(audit), _families(audit), _counts(audit)]
+def document(audit: LedgerAudit, *, reasons: bool = False) -> Document:
+    """The report a reviewer reads: verdicts, numbers behind them, families, whole counts, patterns, local re-runs.
+
+    ``reasons`` adds the sentence behind every verdict, for files rather than the terminal.
+    """
+    sections = [_verdicts(audit), *([_reasons(audit)] if reasons else []), _numbers(audit)]
+    sections += [_families(audit), _counts(audit)]
     if audit.patterns:
         sections.append(_patterns(audit))
     if audit.local:
@@ -124,6 +128,24 @@ def _verdicts(audit: LedgerAudit) -> Section:
             "use Holm within the claim's family. Questions 3 and 4 need several training runs per arm.",
         ),
     )
+
+
+def _reasons(audit: LedgerAudit) -> Section:
+    rows = tuple(
+        (
+            entry.claim.id,
+            "?" if entry.n_tasks is None else str(entry.n_tasks),
+            judgements[Question.THESE_CHECKPOINTS].because,
+            judgements[Question.TASKS_LIKE_THESE].because,
+            judgements[Question.METHOD_RETRAINED].because,
+        )
+        for entry, judgements in zip(audit.claims, audit.judgements, strict=True)
+    )
+    columns = (
+        Column("claim"), Column("tasks", True), Column("1 same checkpoints"), Column("2 tasks like these"),
+        Column("3 method retrained"),
+    )  # fmt: skip
+    return Section("Reasons for the verdicts", columns, rows)
 
 
 def _numbers(audit: LedgerAudit) -> Section:

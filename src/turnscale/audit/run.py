@@ -46,12 +46,11 @@ def audit_ledger_file(path: Path, console: Console, out: Path | None, comparison
 
         local = local_findings(ledger, read_comparisons(comparisons))
     audit = audit_ledger(ledger, local)
-    report = document(audit)
-    to_terminal(report, console)
+    to_terminal(document(audit), console)
     if out is None:
         return []
     stem = f"audit_{ledger.study}"
-    written = _write(report, tidy_rows(audit), as_json(audit), out, stem)
+    written = _write(document(audit, reasons=True), tidy_rows(audit), as_json(audit), out, stem)
     from turnscale.audit.forest import from_ledger, save
 
     for family in dict.fromkeys(entry.claim.family for entry in audit.claims if entry.p):

@@ -59,7 +59,6 @@ def make_tables(
     steps: int = 60,
     failed: Mapping[str, int] | None = None,
     absent: Sequence[str] = (),
-    benchmarks: Mapping[str, float] | None = None,
     random_seed: int = 0,
 ) -> None:
     """Write outcomes.parquet, metrics.parquet, critic_values.parquet and survivorship.csv of a plan.
@@ -69,8 +68,10 @@ def make_tables(
         absent: cells none of whose runs finished.
     """
     rng = np.random.default_rng(random_seed)
-    benchmarks = BENCHMARKS if benchmarks is None else benchmarks
-    difficulty = {name: rng.normal(level, 1.3, tasks) for name, level in benchmarks.items()}
+    difficulty = {
+        family: {name: rng.normal(level, 1.3, tasks) for name, level in benchmarks_of(family).items()}
+        for family in dict.fromkeys(cell.family for cell in plan.cells)
+    }
     outcomes, metrics, survivors = [], [], []
     for number, cell in enumerate(plan.cells):
         lost = len(cell.seeds) if cell.cell in absent else (failed or {}).get(cell.cell, 0)
@@ -86,11 +87,11 @@ def make_tables(
                 "cell": cell.cell,
                 "method": plan.study.cells[cell.cell].method,
                 "seed": seed,
-                "run_id": f"{cell.model}.{cell.cell}.{seed}",
+                "run_id": f"{cell.family}.{cell.model}.{cell.cell}.{seed}",
             }
             outcomes += [
                 _outcomes(run, name, skill + effect + level, attempts, rng)
-                for name, level in difficulty.items()
+                for name, level in difficulty[cell.family].items()
             ]
             if cell.trains:
                 metrics.append(_metrics(run, skill + effect, steps, rng))
@@ -112,6 +113,11 @@ def make_tables(
         out / "critic_values.parquet", index=False
     )
     pd.DataFrame(survivors).to_csv(out / "survivorship.csv", index=False, lineterminator="\n")
+
+
+def benchmarks_of(family: str) -> Mapping[str, float]:
+    """Benchmark -> mean log-odds of success."""
+    return BENCHMARKS if family == "search" else {f"{family}-easy": 1.0, f"{family}-hard": -0.5}
 
 
 def _cell(study: Study, family: str, model: str, name: str, seeds: int) -> ResolvedCell:

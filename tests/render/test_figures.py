@@ -95,6 +95,22 @@ def test_files_are_the_same_again(made, tmp_path, name):
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(path.name for path in first)
 
 
+def test_families_have_their_own_benchmarks(synthetic, tmp_path):
+    study = synthetic.make_plan().study
+    two = study.model_copy(update={"families": ["search", "other"]})
+    plan = build(synthetic, tmp_path, study=two, cells=["grpo", "ppo", "mpo"], seeds=2)
+    for name in ("mpo_passk", "mpo_ablations", "mpo_gains"):
+        drawing, _, outside, texts = draw_now({"two": (plan, tmp_path)}, "two", name)
+        assert outside == []
+        titles = [
+            [axes.get_title().split("\n")[0] for axes in drawing.axes if axes.get_visible()][n:][:4]
+            for n in (0, 4)
+        ]
+        assert "search-2hop" in titles[0] and "other-easy" not in titles[0]
+        assert "other-easy" in titles[1] and "search-2hop" not in titles[1]
+        assert "other, qwen3-tiny" in texts
+
+
 def test_absent_cells_are_named(made):
     assert "no result (3 failed, 0 excluded of 3)" in draw(made, "gaps", "mpo_learning")[3]
     assert "VAPO on qwen3-tiny: no result" in draw(made, "gaps", "mpo_dynamics")[3]

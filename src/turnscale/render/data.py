@@ -29,6 +29,7 @@ PROXY = (
     "Local proxy: the models and benchmarks are small stand-ins trained and measured here, not the published "
     "ones; local numbers neither confirm nor refute published numbers."
 )
+UNPUBLISHED = "Measured here on the models and task panels named; no published value stands beside them."
 SUPPLIED = "Measured here on the models and benchmark files supplied by the user."
 
 
@@ -77,6 +78,8 @@ class Tables:
         """Whether what is shown is a stand-in for what was published."""
         entries = entries_of(self.study)
         stand_ins = {model for entry in entries if entry.published for model in entry.published.models}
+        if not stand_ins:
+            return UNPUBLISHED
         return PROXY if stand_ins & {model for _, model in self.arms} else SUPPLIED
 
     def hashes(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from turnscale.config.schema import Figure
 from turnscale.estimates.schema import ALL
 from turnscale.render.data import DEFAULT, TASKS, Tables
-from turnscale.render.figures.common import finish, heading, missing, short
+from turnscale.render.figures.common import finish, heading, missing, panels_of, short
 from turnscale.render.layout import beside
 from turnscale.render.style import BLUE, FAINT, GREY, Look, grid, look
 from turnscale.render.text import plot
@@ -38,18 +38,20 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
     """Rows of a panel: cells, group by group. Panels: the mean over benchmarks, then each benchmark."""
     every = beside(tables.estimates, figure)
     every = every[every["metric"] == METRIC]
-    names = [b for b in dict.fromkeys(every.loc[every["value"].notna(), "benchmark"]) if b != ALL]
-    benchmarks = [ALL, *names]
+    measured = every[every["value"].notna()]
+    benchmarks = {family: panels_of(measured, family, first=True) for family, _ in tables.arms}
+    widest = max(map(len, benchmarks.values()))
     lines: list[tuple[str, str]] = []
     for group in figure.groups:
         lines += [(group, ""), *((group, cell) for cell in tables.study.groups[group])]
     height = 0.4 + (0.35 + 0.145 * len(lines)) * len(tables.arms)
-    drawing, axes = grid(len(tables.arms), len(benchmarks), height=height, share_y="row")
+    drawing, axes = grid(len(tables.arms), widest, height=height, share_y="row")
     data = []
     any_published = False
     for lane, (family, model) in enumerate(tables.arms):
-        for place, benchmark in enumerate(benchmarks):
-            panel = axes[lane, place]
+        for panel in axes[lane, len(benchmarks[family]) :]:
+            panel.set_visible(False)
+        for benchmark, panel in zip(benchmarks[family], axes[lane], strict=False):
             here = every[
                 (every["family"] == family)
                 & (every["model"] == model)

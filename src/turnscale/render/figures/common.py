@@ -12,6 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
 from turnscale.errors import DataError
+from turnscale.estimates.schema import ALL
 from turnscale.estimates.series import blocks, over_seeds
 from turnscale.render.data import Tables
 from turnscale.render.style import GREY, look
@@ -106,6 +107,12 @@ def short(text: str, width: int) -> str:
 def heading(tables: Tables, family: str, model: str) -> str:
     """Model, and family where there are several."""
     return plot(f"{family}, {model}" if len({pair[0] for pair in tables.arms}) > 1 else model)
+
+
+def panels_of(rows: pd.DataFrame, family: str, first: bool) -> list[str]:
+    """The benchmarks of a family in the order of the rows, with their mean first or last."""
+    names = [name for name in dict.fromkeys(rows.loc[rows["family"] == family, "benchmark"]) if name != ALL]
+    return [ALL, *names] if first else [*names, ALL]
 
 
 def handle(tables: Tables, cell: str, *, marker: bool = True, line: bool = True) -> Line2D:

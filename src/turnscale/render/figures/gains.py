@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from turnscale.config.schema import Figure
 from turnscale.estimates.schema import ALL, COMPARISONS
 from turnscale.render.data import Tables
-from turnscale.render.figures.common import finish, heading, missing, short
+from turnscale.render.figures.common import finish, heading, missing, panels_of, short
 from turnscale.render.style import BLACK, BLUE, GREY, ORANGE, SKY, grid
 from turnscale.render.text import plot
 from turnscale.stats.question import Question
@@ -29,12 +29,15 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
     every = tables.comparisons
     every = every[every["product"] == f"figure:{name}"]
     cells = [cell for cell in tables.cells(figure) if cell != figure.reference]
-    benchmarks = [ALL, *(b for b in dict.fromkeys(every["benchmark"]) if b != ALL)]
+    benchmarks = {family: panels_of(every, family, first=True) for family, _ in tables.arms}
+    widest = max(map(len, benchmarks.values()))
     height = 0.4 + (0.4 + 0.3 * len(cells)) * len(tables.arms)
-    drawing, axes = grid(len(tables.arms), len(benchmarks), height=height, share_x="all", share_y="row")
+    drawing, axes = grid(len(tables.arms), widest, height=height, share_x="all", share_y="row")
     reference = tables.label(str(figure.reference))
     for lane, (family, model) in enumerate(tables.arms):
-        for place, benchmark in enumerate(benchmarks):
+        for panel in axes[lane, len(benchmarks[family]) :]:
+            panel.set_visible(False)
+        for place, benchmark in enumerate(benchmarks[family]):
             panel = axes[lane, place]
             here = every[
                 (every["family"] == family) & (every["model"] == model) & (every["benchmark"] == benchmark)

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 from turnscale.config.schema import Figure
 from turnscale.estimates.schema import ALL, BAND
 from turnscale.render.data import Tables
-from turnscale.render.figures.common import finish, handle, heading, missing
+from turnscale.render.figures.common import finish, handle, heading, missing, panels_of
 from turnscale.render.layout import beside
 from turnscale.render.style import GREY, grid, look, say
 from turnscale.render.text import plot
@@ -42,14 +42,14 @@ def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFra
         & (every["metric"] != BAND)
         & every["cell"].isin([*cells, ""])
     ].drop_duplicates(["family", "model", "benchmark", "metric", "cell", "method"])
-    names = [benchmark for benchmark in dict.fromkeys(curves["benchmark"]) if benchmark != ALL]
-    benchmarks = [*names, ALL] if names else [ALL]
-    drawing, axes = grid(
-        len(tables.arms), len(benchmarks), height=0.3 + 1.85 * len(tables.arms), share_y=True
-    )
+    benchmarks = {family: panels_of(curves, family, first=False) for family, _ in tables.arms}
+    widest = max(map(len, benchmarks.values()))
+    drawing, axes = grid(len(tables.arms), widest, height=0.3 + 1.85 * len(tables.arms), share_y=True)
     absent = []
     for lane, (family, model) in enumerate(tables.arms):
-        for place, benchmark in enumerate(benchmarks):
+        for panel in axes[lane, len(benchmarks[family]) :]:
+            panel.set_visible(False)
+        for place, benchmark in enumerate(benchmarks[family]):
             panel = axes[lane, place]
             here = (every["family"] == family) & (every["model"] == model) & (every["benchmark"] == benchmark)
             shown = curves[here.reindex(curves.index)]

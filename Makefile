@@ -43,8 +43,7 @@ plan: $(STAMP) ## what would run, how long it takes, what it can detect
 	@turnscale plan $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
 
 reproduce: $(STAMP) ## train, evaluate, tables and figures of STUDY at SCALE; run it again after a kill or with more SEEDS
-	@turnscale job unlock
-	$(SNAKEMAKE) --config $(SETTINGS)
+	@turnscale reproduce $(STUDY) --scale $(SCALE) --cores $(CORES) $(if $(SEEDS),--seeds $(SEEDS))
 
 tables: $(STAMP) ## tables again, from finished runs only (trains nothing)
 	@turnscale job unlock

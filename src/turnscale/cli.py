@@ -134,6 +134,36 @@ def _show_power(resolved: Plan, assumed: float) -> None:
     )
 
 
+@app.command(rich_help_panel="Reproduce")
+def reproduce(
+    study: StudyArgument = "mpo",
+    scale: ScaleOption = "quick",
+    seeds: SeedsOption = None,
+    cores: Annotated[str, typer.Option(help="Cores to use, or 'all'.")] = "all",
+) -> None:
+    """Train, evaluate, estimate and render whatever of a study at a scale is not there yet ('make reproduce').
+
+    Run it again after a kill, a failure, or with more seeds: finished work is kept.
+    """
+    from turnscale.progress import reproduce as run
+    from turnscale.workdir import release_stale_lock
+    from turnscale.workflow import summary_after, summary_before
+
+    if cores != "all" and not (cores.isdecimal() and int(cores) > 0):
+        raise TurnscaleError(f"is '{cores}'.", key="--cores", remedy="give a number of at least 1, or 'all'.")
+    resolved = resolve(study, scale, seeds=seeds, root=ROOT)
+    if release_stale_lock(ROOT):
+        out.print("The lock of a killed workflow was removed; finished work is kept.")
+    count = (os.cpu_count() or 1) if cores == "all" else int(cores)
+    out.print(summary_before(resolved, count), highlight=False)
+    # The jobs are this environment's programs, whether or not it is activated.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    failed = run(resolved, cores, [], out)
+    if failed:
+        raise typer.Exit(failed)
+    out.print(summary_after(resolved), highlight=False)
+
+
 @seeds_app.command("add")
 def seeds_add(
     study: StudyArgument,

@@ -1,0 +1,137 @@
+"""The command line: light, teaching, and never a traceback for a user's mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+
+def turnscale(*arguments: str, cwd: Path = PROJECT, **environment: str) -> subprocess.CompletedProcess[str]:
+    base = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
+    return subprocess.run(
+        [sys.executable, "-c", "from turnscale.cli import main; main()", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**base, "COLUMNS": "120", "TERM": "dumb", **environment},
+    )
+
+
+def test_help_teaches_the_first_steps() -> None:
+    done = turnscale("--help")
+    assert done.returncode == 0
+    for word in (
+        "plan",
+        "seeds",
+        "runs",
+        "methods",
+        "audit",
+        "grim",
+        "power",
+        "ui",
+        "make reproduce",
+        "First steps",
+    ):
+        assert word in done.stdout
+    assert " job " not in done.stdout, "jobs are for the workflow"
+
+
+def test_jobs_are_documented_though_hidden() -> None:
+    done = turnscale("job", "--help")
+    assert done.returncode == 0
+    for word in (
+        "tracking",
+        "panels",
+        "base",
+        "critic",
+        "gates",
+        "train",
+        "evaluate",
+        "collect",
+        "estimates",
+    ):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "allowed"),
+    [
+        ("import turnscale.cli", set()),
+        ("import turnscale.study as s; s.resolve('mpo', 'quick').runs()", {"scipy"}),  # of the search index
+    ],
+)
+def test_the_command_line_and_a_plan_load_no_heavy_library(program: str, allowed: set[str]) -> None:
+    heavy = {
+        "torch",
+        "transformers",
+        "peft",
+        "mlflow",
+        "pandas",
+        "scipy",
+        "matplotlib",
+        "snakemake",
+    } - allowed
+    program = f"import sys\n{program}\nprint(sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "nothing"], "choose one of"),
+        (["plan", "mpo", "--scale", "nothing"], "nothing.yaml"),
+        (["seeds", "add", "mpo", "--scale", "smoke", "--to", "1"], "is not more"),
+        (["job", "train", "--spec", "x", "--study", "mpo", "--scale", "smoke", "--family", "search", "--model", "m",
+          "--cell", "c", "--seed", "0", "--base", "b", "--panels", "p", "--out", "o"], "cannot be read"),
+        (["reproduce", "mpo", "--scale", "smoke", "--cores", "many"], "--cores"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+    done = turnscale(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.startswith("turnscale: ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_no_store_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "configs").symlink_to(PROJECT / "configs")
+    done = turnscale("runs", "list", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "make reproduce" in done.stderr
+
+
+def test_a_plan_says_what_is_missing_how_long_and_what_it_detects(tmp_path: Path) -> None:
+    (tmp_path / "configs").symlink_to(PROJECT / "configs")
+    done = turnscale("plan", "mpo", "--scale", "smoke", "--cores", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("7 runs: 0 done, 7 missing", "minutes on 2 idle cores", "grpo - mpo", "80 % power"):
+        assert word in done.stdout
+    assert not (tmp_path / "results").exists(), "a plan writes nothing"
+
+
+def test_an_edited_specification_is_refused(tmp_path: Path) -> None:
+    spec = tmp_path / "base-00000000.json"
+    spec.write_text('{"x": 1}')
+    done = turnscale(
+        "job",
+        "base",
+        "--spec",
+        str(spec),
+        "--panels",
+        "x",
+        "--scale",
+        "smoke",
+        "--out",
+        str(tmp_path / "base.json"),
+    )
+    assert done.returncode == 2
+    assert "its content is that of" in done.stderr

@@ -1,13 +1,13 @@
-"""Row-tokens per second of the batched rollout against ``generate`` and the module path, in one process.
+"""Row-tokens per CPU-second of the batched rollout against ``generate`` and the module path, in one process.
 
     python benchmarks/rollout.py [--batch 64 128] [--repeats 7] [--experts 0] [--json out.json]
 
 A row-token is one token of one unfinished row, prompts and observations included. Two workloads: ``even``, where all
 rows have the same turns, against one ``generate`` call of the same length (which could not play the turns); and
 ``ragged`` episodes, against ``generate`` called once per turn on left-padded histories, the usual way to play many
-turns with it. Everything samples from the full softmax. Repeats are interleaved so that a busy
-machine slows every contender alike; medians are printed with the range. The roofline share is the arithmetic of the
-matrix products divided by what one large matrix product attains on the same thread.
+turns with it. Everything samples from the full softmax. Times are CPU seconds of the one thread, and repeats are
+interleaved, so that a busy machine disturbs little and every contender alike; medians are printed with the range.
+The roofline share is the arithmetic of the matrix products divided by what one large product attains on the thread.
 """
 
 from __future__ import annotations
@@ -144,10 +144,10 @@ def measure(agent: Agent, batch: int, repeats: int, ragged: bool) -> dict[str, l
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(repeats + 1):
         for name, run in contenders.items():
-            start = time.perf_counter()
+            start = time.process_time()
             tokens = run()
             if repeat:  # the first round warms caches up
-                rates[name].append(tokens / (time.perf_counter() - start))
+                rates[name].append(tokens / (time.process_time() - start))
     return rates
 
 
@@ -215,9 +215,9 @@ def matmul_rate(size: int = 768, repeats: int = 15) -> float:
     a, b = torch.randn(size, size), torch.randn(size, size)
     best = float("inf")
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         torch.mm(a, b)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     return 2 * size**3 / best
 
 
@@ -235,9 +235,9 @@ def update_rate(agent: Agent, repeats: int) -> float:
     ).batch
     times = []
     for _ in range(repeats + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         action_logprobs(agent.model, batch)[0].sum().backward()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return int(batch.length.sum()) / statistics.median(times[1:])
 
 

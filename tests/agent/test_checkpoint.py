@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.agent.conftest import WORDS, local_config
 from turnscale.agent.checkpoint import load, load_config, make_local, save, word_tokenizer
@@ -82,6 +83,26 @@ def test_damaged_checkpoints_are_refused_with_file_and_remedy(
     with pytest.raises(CheckpointError) as caught:
         load(copy)
     assert str(copy) in str(caught.value) and caught.value.remedy
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused_rather_than_completed_at_random(
+    checkpoint_dir: Directory, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint_dir("dense"), copy)
+    tensors = load_file(copy / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up_proj"):
+        load(copy)
+
+
+def test_a_foreign_tokenizer_is_refused(checkpoint_dir: Directory, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint_dir("dense"), copy)
+    word_tokenizer([*WORDS, "one", "more"]).save_pretrained(copy)
+    with pytest.raises(CheckpointError, match="the tokenizer has 42 tokens and the model 40"):
+        load(copy)
 
 
 def test_pickled_weights_are_never_read(checkpoint_dir: Directory, tmp_path: Path) -> None:

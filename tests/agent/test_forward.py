@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.agent.conftest import LIMITS, Chatter, tasks
-from turnscale.agent import forward
+from turnscale.agent import transformer
 from turnscale.agent.adapter import Agent, ValueHead, activate, critic_parameters, policy_parameters
 from turnscale.agent.decode import make_decoder
 from turnscale.agent.forward import action_logprobs, critic_values
@@ -48,7 +48,7 @@ def naive(made: Agent, batch: TurnBatch, adapter: str | None, temperature: float
 def test_gathered_log_probabilities_equal_the_naive_ones(
     agent: Make, monkeypatch: pytest.MonkeyPatch, kind: str, width: int, temperature: float
 ) -> None:
-    monkeypatch.setattr(forward, "FUSED_WIDTH", width)
+    monkeypatch.setattr(transformer, "FUSED_WIDTH", width)
     made = agent(kind)
     batch = sampled(made)
     for adapter in ("policy", "critic", None):
@@ -70,7 +70,7 @@ def test_gradients_of_both_paths_agree_and_reach_only_their_adapter(
     assert made.head is not None
     grads: dict[str, list[Tensor | None]] = {}
     for path, width in (("modules", 0), ("fused", 512)):
-        monkeypatch.setattr(forward, "FUSED_WIDTH", width)
+        monkeypatch.setattr(transformer, "FUSED_WIDTH", width)
         for which in ("policy", "critic"):
             for parameter in parameters:
                 parameter.grad = None
@@ -94,7 +94,7 @@ def test_gradients_of_both_paths_agree_and_reach_only_their_adapter(
 def test_values_read_the_hidden_state_before_the_token(
     agent: Make, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    monkeypatch.setattr(forward, "FUSED_WIDTH", width)
+    monkeypatch.setattr(transformer, "FUSED_WIDTH", width)
     made = agent("dense")
     batch = sampled(made)
     assert made.head is not None
@@ -146,8 +146,23 @@ def test_splitting_the_batch_or_padding_it_changes_nothing(agent: Make) -> None:
     )
 
 
+@pytest.mark.parametrize("width", [0, 512], ids=["modules", "fused"])
+def test_scoring_the_base_freezes_no_adapter(
+    agent: Make, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(transformer, "FUSED_WIDTH", width)
+    made = agent("dense")
+    batch = sampled(made)
+    logp, _ = action_logprobs(made.model, batch)
+    reference, _ = action_logprobs(made.model, batch, None)
+    assert not reference.requires_grad and not torch.allclose(logp, reference, atol=1e-3)
+    assert all(p.requires_grad for p in [*policy_parameters(made), *critic_parameters(made)])
+    logp.sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in policy_parameters(made))
+
+
 def test_models_that_rescale_their_logits_are_refused(agent: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "FUSED_WIDTH", 0)
+    monkeypatch.setattr(transformer, "FUSED_WIDTH", 0)
     made = agent("dense")
     batch = sampled(made)
     made.model.config.final_logit_softcapping = 30.0

@@ -20,8 +20,10 @@ The interface the training loop uses (each name is importable from its module)::
         Cheap: call it after every optimiser step. adapter=None decodes the frozen base.
 
     rollout.rollout(decoder, chat, make_env, tasks, seeds, limits, generator, *, temperature=1.0,
-                    task_index=None, group=None, compaction=0.8) -> Rollouts
-        Rollouts(batch: TurnBatch, prompts, turns, observations, n_turns, n_action_tokens, n_invalid, row_tokens)
+                    task_index=None, group=None, contexts=None, prefixes=None, keep_prefixes=False,
+                    compaction=0.8) -> Rollouts
+        Rollouts(batch: TurnBatch, prompts, turns, observations, n_turns, n_action_tokens, n_invalid, failures,
+                 row_tokens, consumed, env_calls, sampled_tokens, prefixes)
 
     forward.action_logprobs(model, batch, adapter="policy", temperature=1.0) -> (logp [B, T], entropy [B, T])
     forward.critic_values(model, head, batch) -> [B, T], or [heads, B, T] for a head with several outputs

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -120,6 +121,16 @@ def activate(model: PeftModel, adapter: str) -> None:
         raise CheckpointError(f"the model has no adapter {adapter}", remedy="attach it first")
     model.set_adapter(adapter)
     _all_trainable(model)
+
+
+@contextmanager
+def base_only(model: PeftModel) -> Iterator[None]:
+    """Run the frozen base without adapters. Peft's switch would leave all but one adapter frozen afterwards."""
+    try:
+        with model.disable_adapter():
+            yield
+    finally:
+        _all_trainable(model)
 
 
 def _all_trainable(model: PeftModel) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import yaml
@@ -170,12 +170,15 @@ def load(source: ModelConfig | str | Path) -> Checkpoint:
     config = source if isinstance(source, ModelConfig) else _config_of(source)
     directory = _directory(config)
     extra: dict[str, Any] = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
+    model: Any
+    tokenizer: Any
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, **extra)
-        model = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             directory,
             dtype=getattr(torch, config.dtype),
             trust_remote_code=False,
+            output_loading_info=True,
             **({} if config.gguf_file else {"use_safetensors": True}),
             **extra,
         )
@@ -185,7 +188,18 @@ def load(source: ModelConfig | str | Path) -> Checkpoint:
             file=directory,
             remedy="check that the files are complete safetensors (or the named GGUF file) or make them again",
         ) from error
-    tokenizer = cast(PreTrainedTokenizerFast, tokenizer)
+    if report["missing_keys"]:  # transformers would go on with random values
+        raise CheckpointError(
+            f"lacks the weights {sorted(report['missing_keys'])[:3]}",
+            file=directory,
+            remedy="use a complete checkpoint of a causal language model",
+        )
+    if len(tokenizer) > model.config.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer has {len(tokenizer)} tokens and the model {model.config.vocab_size}",
+            file=directory,
+            remedy="put the tokenizer that belongs to the model beside it",
+        )
     chat = ChatFormat(tokenizer, config.system, config.observation_role)
     return Checkpoint(
         _place(model, config), tokenizer, chat, weights_hash(directory, config.gguf_file), config

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from turnscale.agent import transformer
-from turnscale.agent.adapter import activate, base_model, merged_weights
+from turnscale.agent.adapter import activate, base_model, base_only, merged_weights
 from turnscale.errors import CheckpointError
 
 
@@ -63,7 +63,7 @@ class HFDecoder:
         if self._peft is None:
             return self._base(tokens, **arguments).logits[:, -1].float()
         if self._adapter is None:
-            with self._peft.disable_adapter():
+            with base_only(self._peft):
                 return self._base(tokens, **arguments).logits[:, -1].float()
         activate(self._peft, self._adapter)
         return self._base(tokens, **arguments).logits[:, -1].float()
@@ -117,11 +117,11 @@ def make_decoder(
     Args:
         model: the plain or adapted model.
         adapter: ``policy``, ``critic`` or None for the frozen base.
-        kind: ``fused``, ``hf`` (adapter unmerged), ``hf-merged``, or ``auto``: fused where the layout is known
-            and hf elsewhere.
+        kind: ``fused``, ``hf`` (adapter unmerged), ``hf-merged``, or ``auto``: fused for small models of a known
+            layout and hf elsewhere. Fused holds the weights twice more, which small models do not notice.
     """
     if kind == "auto":
-        kind = "fused" if transformer.unsupported(model.config) is None else "hf"
+        kind = "fused" if transformer.worthwhile(model.config) else "hf"
     if kind == "fused":
         return FusedDecoder(model, adapter)
     if kind in ("hf", "hf-merged"):

@@ -13,13 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from turnscale.agent import transformer
-from turnscale.agent.adapter import CRITIC, ValueHead, activate, base_model, effective_weights
+from turnscale.agent.adapter import CRITIC, ValueHead, activate, base_model, base_only, effective_weights
 from turnscale.batch import TurnBatch
 from turnscale.errors import CheckpointError
 
-# Up to this width the update runs through effective weights W + s B A: a full weight gradient is cheaper there than
-# the many small operations of separate adapter matrices.
-FUSED_WIDTH = 512
 # Configuration keys of models whose logits are not simply head(hidden).
 LOGIT_CHANGES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
 
@@ -67,7 +64,7 @@ def _action_hidden(
     """[N, H] hidden states before the N action tokens in row-major order, and the network if it was fused."""
     before = batch.action_mask[:, 1:]
     ids = batch.ids[:, :-1]
-    if model.config.hidden_size <= FUSED_WIDTH and transformer.unsupported(model.config) is None:
+    if transformer.worthwhile(model.config):
         weights = effective_weights(model, adapter)
         network = transformer.build(transformer.shape_of(model.config), weights, ids.shape[1])
         return transformer.hidden_states(network, ids)[before], network
@@ -79,7 +76,7 @@ def _action_hidden(
         )
     backbone = base_model(model).base_model
     if isinstance(model, PeftModel) and adapter is None:
-        with model.disable_adapter():
+        with base_only(model):
             return _run(backbone, ids)[before], None
     if isinstance(model, PeftModel) and adapter is not None:
         activate(model, adapter)

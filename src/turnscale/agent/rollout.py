@@ -10,10 +10,9 @@ and a rollout always takes the same number of draws from the generator: B x max_
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from turnscale.agent.chat import ChatFormat
 from turnscale.agent.decode import Decoder
+from turnscale.agent.episode import Episode, Prefix, told
 from turnscale.batch import TurnBatch
 from turnscale.envs.guard import GuardedEnvironment
 from turnscale.envs.protocol import Environment, Limits, Task
@@ -41,6 +41,10 @@ class Rollouts:
         n_invalid: [B] number of turns the environment found malformed.
         failures: how often the environment itself broke down, by reason; those episodes ended with reward 0.
         row_tokens: tokens consumed by unfinished rows, prompts and observations included.
+        consumed: episodes played to get these rows, dropped ones included.
+        env_calls: turns played by environments for them; a shared prefix counts once.
+        sampled_tokens: tokens sampled for them; those of a shared prefix count once.
+        prefixes: [B] a prefix for each turn begun, where they were asked for (``keep_prefixes``).
     """
 
     batch: TurnBatch
@@ -52,45 +56,10 @@ class Rollouts:
     n_invalid: Tensor
     failures: Counter[str]
     row_tokens: int
-
-
-class _Row:
-    """The episode of one row; the tensors are kept by the rollout."""
-
-    def __init__(self, env: Environment, task: Task, seed: int, limits: Limits) -> None:
-        self.env = env
-        self.task = task.hash
-        self.limits = limits
-        self.prompt = env.reset(task, seed)
-        self.turns: list[str] = []
-        self.observations: list[str] = []
-        self.anchors: list[int] = [anchor_id(task.hash, env.anchor())]
-        self.invalid = 0
-        self.reward = 0.0
-        self.success = False
-        self.truncated = False
-
-    def act(self, text: str, complete: bool) -> str | None:
-        """Play one turn; return the observation, or None when the episode is over."""
-        step = self.env.step(text, complete)
-        self.turns.append(text)
-        self.invalid += not step.valid
-        if step.done:
-            self.reward, self.success = float(step.reward), bool(step.success)
-        elif len(self.turns) >= self.limits.max_turns:
-            self.truncated = True
-        else:
-            self.observations.append(step.observation)
-            self.anchors.append(anchor_id(self.task, self.env.anchor()))
-            return step.observation
-        self.observations.append("")
-        return None
-
-
-def anchor_id(task: str, anchor: str) -> int:
-    """A 63-bit identity of (task hash, visible state): equal across rows and batches exactly when both are equal."""
-    digest = hashlib.sha256(f"{task}\0{anchor}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+    consumed: int
+    env_calls: int
+    sampled_tokens: int
+    prefixes: list[list[Prefix]] = field(default_factory=list)
 
 
 def sample(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -135,6 +104,9 @@ def rollout(
     temperature: float = 1.0,
     task_index: Sequence[int] | None = None,
     group: Sequence[int] | None = None,
+    contexts: Sequence[str] | None = None,
+    prefixes: Sequence[Prefix] | None = None,
+    keep_prefixes: bool = False,
     compaction: float = 0.8,
 ) -> Rollouts:
     """Play one episode per (task, seed) pair, all rows together.
@@ -149,6 +121,11 @@ def rollout(
         generator: the only source of randomness.
         task_index: [B] position of each task in its panel; by default tasks are numbered as they appear.
         group: [B] group identities; by default rows of one task form a group.
+        contexts: [B] texts the policy is told before the prompt. They do not count against ``limits.max_tokens``.
+        prefixes: [B] where each row goes on, instead of beginning anew; its tokens and log-probabilities are taken
+            over as they are, its environment is cloned. Excludes ``contexts``, which are in the prefix already.
+        keep_prefixes: keep a prefix for each turn begun, which clones the environment as often. Whoever asks for
+            them closes their environments.
         compaction: finished rows are dropped when the share of unfinished rows falls below this; 0 keeps them.
             It must stay fixed within a run: another batch shape can change the last bits of a log-probability.
 
@@ -158,12 +135,21 @@ def rollout(
         raise TaskError(
             f"got {len(tasks)} tasks and {len(seeds)} seeds", remedy="give one seed per task, at least one"
         )
-    size, width = len(tasks), limits.max_tokens
+    size = len(tasks)
     failures: Counter[str] = Counter()
     rows = [
-        _Row(GuardedEnvironment(make_env(), failures), task, seed, limits)
-        for task, seed in zip(tasks, seeds, strict=True)
+        Episode(GuardedEnvironment(make_env(), failures), task, seed, limits, prefix)
+        for task, seed, prefix in zip(tasks, seeds, prefixes or [None] * size, strict=True)
     ]
+    prompts = [chat.prompt_ids(row.prompt) for row in rows]
+    if contexts is not None:
+        plain = prompts
+        prompts = [
+            chat.prompt_ids(told(text, row.prompt)) for text, row in zip(contexts, rows, strict=True)
+        ]
+        for row, short, long in zip(rows, plain, prompts, strict=True):
+            row.budget += len(long) - len(short)
+    width = max(row.budget for row in rows)
     noise = torch.rand(width, size, generator=generator, device=generator.device, dtype=torch.float64)
     noise = noise.to(decoder.device)
 
@@ -174,16 +160,32 @@ def rollout(
     known = np.zeros(size, dtype=np.int64)  # tokens of each row that are decided, fed or not
     spent = np.zeros(size, dtype=np.int64)  # tokens sampled in the current turn
     alive = np.ones(size, dtype=bool)
-    for index, row in enumerate(rows):
-        prompt = chat.prompt_ids(row.prompt)
-        if len(prompt) >= width:
+    for index, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
+        if prefixes is not None:
+            shared = prefixes[index]
+            start = len(shared.ids)
+            ids[index, :start], mask[index, :start] = shared.ids, shared.mask
+            turn[index, :start], logp[index, :start] = shared.turn, shared.logp
+            known[index] = start
+            continue
+        if len(prompt) >= row.budget:
             raise TaskError(
-                f"the prompt has {len(prompt)} tokens and the episode may have {width}",
+                f"the prompt has {len(prompt)} tokens and the episode may have {row.budget}",
                 key="limits.max_tokens",
                 remedy="raise the token budget of the family",
             )
         ids[index, : len(prompt)] = prompt
         known[index] = len(prompt)
+    inherited = int(mask.sum())
+
+    def begin(index: int) -> None:
+        """Keep the prefix of the turn that the row begins now."""
+        if keep_prefixes:
+            here = slice(int(known[index]))
+            rows[index].keep(ids[index, here], mask[index, here], turn[index, here], logp[index, here])
+
+    for index in range(size):
+        begin(index)
 
     def close(index: int, complete: bool) -> None:
         """Play the finished turn of a row and append what the policy sees next."""
@@ -191,7 +193,7 @@ def rollout(
         end = int(known[index])
         spoken = ids[index, end - count : end - 1 if complete else end]
         spent[index] = 0
-        if not complete and end < width:
+        if not complete and end < row.budget:
             ids[index, end] = chat.end_id
             known[index] += 1
         observation = row.act(chat.decode_turn(spoken.tolist()), complete)
@@ -200,14 +202,16 @@ def rollout(
             return
         added = chat.observation_ids(observation)
         start = int(known[index])
-        if start + len(added) >= width:  # no room for the observation and one more action token
+        if start + len(added) >= row.budget:  # no room for the observation and one more action token
             row.truncated = True
             row.observations[-1] = ""
             alive[index] = False
             return
         ids[index, start : start + len(added)] = added
         known[index] += len(added)
+        begin(index)
 
+    budget = np.array([row.budget for row in rows])
     decoder.start(size, width)
     held = np.arange(size)  # rows the decoder holds
     position, row_tokens = 0, 0
@@ -238,9 +242,9 @@ def rollout(
         overlong = spent[due] >= limits.max_turn_tokens
         for index in due[ended | overlong]:
             close(int(index), complete=bool(ids[index, position] == chat.end_id))
-        for index in due[~ended & ~overlong & (known[due] >= width)]:
-            row = rows[index]
-            row.turns.append(chat.decode_turn(ids[index, width - int(spent[index]) : width].tolist()))
+        for index in due[~ended & ~overlong & (known[due] >= budget[due])]:
+            row, end = rows[index], int(known[index])
+            row.turns.append(chat.decode_turn(ids[index, end - int(spent[index]) : end].tolist()))
             row.observations.append("")
             row.truncated = True
             alive[index] = False
@@ -278,6 +282,10 @@ def rollout(
         n_invalid=torch.tensor([row.invalid for row in rows]),
         failures=failures,
         row_tokens=row_tokens,
+        consumed=size,
+        env_calls=sum(row.calls for row in rows),
+        sampled_tokens=int(mask.sum()) - inherited,
+        prefixes=[row.prefixes for row in rows] if keep_prefixes else [],
     )
 
 

@@ -16,6 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+# Up to this width effective weights W + s B A are cheaper than separate adapter matrices: the full weight gradient
+# costs less than many small operations, and copies of the weights do not matter.
+FUSED_WIDTH = 512
 LAYOUTS = ("llama", "qwen2", "qwen3", "qwen3_moe")
 
 
@@ -50,6 +53,11 @@ def unsupported(config: PreTrainedConfig) -> str | None:
     if getattr(config, "pretraining_tp", 1) != 1:
         return "tensor-parallel pretraining"
     return None
+
+
+def worthwhile(config: PreTrainedConfig) -> bool:
+    """Whether this path is the better one for a model: its layout is known and it is small."""
+    return unsupported(config) is None and int(config.hidden_size) <= FUSED_WIDTH
 
 
 def shape_of(config: PreTrainedConfig) -> Shape:

@@ -11,7 +11,8 @@ import pytest
 from tests.audit.builders import CSV, LEDGER, outcomes, write
 from turnscale.audit.from_outcomes import audit_outcomes
 from turnscale.audit.ledger import load_ledger
-from turnscale.audit.table import check_outcomes, check_scores, panels, read_table
+from turnscale.audit.panels import panels
+from turnscale.audit.table import check_outcomes, check_scores, read_table
 from turnscale.errors import ConfigError, DataError, TurnscaleError
 from turnscale.stats.passk import Metric
 

@@ -13,8 +13,9 @@ from tests.audit.builders import outcomes
 from turnscale.audit.from_outcomes import PairAudit, audit_outcomes
 from turnscale.audit.ledger import load_ledger
 from turnscale.audit.local import local_findings, read_comparisons
+from turnscale.audit.panels import panels
 from turnscale.audit.seed_scores import audit_scores
-from turnscale.audit.table import check_outcomes, check_scores, panels
+from turnscale.audit.table import check_outcomes, check_scores
 from turnscale.audit.verdicts import Verdict
 from turnscale.errors import DataError
 from turnscale.stats.passk import Metric

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from turnscale.audit.panels import Panel
 from turnscale.audit.summary import ALPHA
-from turnscale.audit.table import Panel
 from turnscale.audit.verdicts import Verdict
 from turnscale.errors import DataError
 from turnscale.stats.intervals import compare

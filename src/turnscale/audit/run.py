@@ -37,7 +37,8 @@ def refuse_table_options(**options: Any) -> None:
 def audit_ledger_file(path: Path, console: Console, out: Path | None, comparisons: Path | None) -> list[Path]:
     """Audit a ledger, print the report, write its files under ``out``. Returns the paths written."""
     from turnscale.audit.ledger import load_ledger
-    from turnscale.audit.ledger_report import as_json, audit_ledger, document, tidy_rows
+    from turnscale.audit.ledger_data import as_json, tidy_rows
+    from turnscale.audit.ledger_report import audit_ledger, document
 
     ledger = load_ledger(path)
     local = []
@@ -76,8 +77,9 @@ def audit_tables(
 
     from turnscale.audit.from_outcomes import audit_outcomes
     from turnscale.audit.outcomes_report import document, tidy_rows
+    from turnscale.audit.panels import panels
     from turnscale.audit.seed_scores import audit_scores
-    from turnscale.audit.table import check_outcomes, check_scores, is_score_table, panels, read_table
+    from turnscale.audit.table import check_outcomes, check_scores, is_score_table, read_table
     from turnscale.stats.passk import Metric
 
     if comparisons is not None:

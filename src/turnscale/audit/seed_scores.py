@@ -10,7 +10,8 @@ import pandas as pd
 from scipy.stats import t
 
 from turnscale.audit.from_outcomes import Answer, PairAudit, answer, holm_over_pairs
-from turnscale.audit.table import PANEL, Panel
+from turnscale.audit.panels import Panel
+from turnscale.audit.table import PANEL
 from turnscale.audit.verdicts import Verdict
 from turnscale.errors import DataError
 from turnscale.stats.power import minimum_detectable

@@ -1,0 +1,1 @@
+"""The grouping comparison on a tabular probe task, and the exact audit of gradient estimators."""

@@ -1,0 +1,314 @@
+"""A tabular study at a scale: its configuration, its runs and the paths of its products.
+
+A run is one cell, one number of turns and one block of seeds. Its specification holds all that can change its
+numbers; which block a seed stands in does not change the seed's numbers, so a study with five seeds repeats the
+first five of one with two hundred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from turnscale.config.hashing import digest
+from turnscale.config.load import Strict, read_yaml, validate
+from turnscale.config.schema import Name, Positive, Rate
+from turnscale.errors import ConfigError
+from turnscale.methods import Method, load_method
+
+FAMILY = "probe"
+MODEL = "tabular"
+
+TABLES = ("grouping_main", "grouping_verdicts", "grouping_estimators")
+FIGURES = ("grouping_accuracy", "grouping_estimators")
+
+
+class TabularCell(Strict):
+    """One method of the comparison."""
+
+    method: Name
+    set: dict[str, Any] = Field(default_factory=dict, description="dotted method key -> value")
+    label: str | None = None
+
+
+class TabularTraining(Strict):
+    """Training of every cell."""
+
+    group_size: Positive
+    lr: Rate
+    iterations: Positive
+
+
+class TabularEvaluation(Strict):
+    """Evaluation of every seed's greedy policy."""
+
+    targets: Positive
+
+
+class TabularPublished(Strict):
+    """Published values of the same quantities."""
+
+    file: str
+    source: str
+    metrics: dict[str, str] = Field(description="local metric -> its name in the file")
+
+
+class EstimatorAudit(Strict):
+    """What the audit of gradient estimators goes through."""
+
+    credits: dict[Name, TabularCell] = Field(min_length=1)
+    ratios: dict[Name, dict[str, Any]] = Field(min_length=1)
+    tokens: list[Literal[1, 2]] = Field(min_length=1)
+    turns: list[Positive] = Field(min_length=1)
+    group_sizes: list[Positive] = Field(min_length=1)
+    off_policy_kl: Rate
+
+
+class TabularStudy(Strict):
+    """A study of tabular policies."""
+
+    study: Name
+    kind: Literal["tabular"]
+    title: str
+    paper: str
+    cells: dict[Name, TabularCell] = Field(min_length=1)
+    turns: list[Positive] = Field(min_length=1)
+    training: TabularTraining
+    evaluation: TabularEvaluation
+    draw: Positive = Field(description="seeds behind each published mean")
+    published: TabularPublished
+    claims: str
+    estimators: EstimatorAudit
+    code_version: int = 1
+
+    @model_validator(mode="after")
+    def _enumerable(self) -> TabularStudy:
+        longest = max(self.turns + self.estimators.turns)
+        if longest > 6:
+            raise ValueError(f"{longest} turns are too many to enumerate; at most 6")
+        return self
+
+
+class TabularScale(Strict):
+    """How big to run a tabular study."""
+
+    scale: Name
+    kind: Literal["tabular"]
+    description: str
+    seeds: Positive
+    block: Positive = Field(description="seeds trained together in one job and one MLflow run")
+    estimator_batches: int = Field(ge=40, description="Monte-Carlo batches per estimator")
+
+
+@dataclass(frozen=True)
+class TabularRun:
+    """One (cell, turns, block of seeds): one job and one MLflow run.
+
+    Attributes:
+        cell: name of the cell.
+        turns: T.
+        seeds: the block's seeds, consecutive.
+        spec: plain JSON with everything that can change the numbers.
+    """
+
+    study: str
+    scale: str
+    cell: str
+    turns: int
+    method: str
+    seeds: range
+    spec: dict[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """Identity of the specification."""
+        return digest(["tabular", self.spec])
+
+    @property
+    def benchmark(self) -> str:
+        """Name of the task: t2, t3, ..."""
+        return f"t{self.turns}"
+
+    @property
+    def block(self) -> str:
+        """Name of the block of seeds."""
+        return f"seeds-{self.seeds.start}-{self.seeds.stop - 1}"
+
+    @property
+    def name(self) -> str:
+        """Cell, task and hash, as in paths."""
+        return f"{self.cell}-{self.benchmark}-{self.hash}"
+
+    @property
+    def key(self) -> str:
+        """The run's name in the tracking store."""
+        return f"{self.scale}/{self.study}/{FAMILY}/{MODEL}/{self.name}/{self.block}"
+
+    @property
+    def path(self) -> Path:
+        """Its record, written last."""
+        runs = Path("results") / self.scale / self.study / "runs" / FAMILY / MODEL
+        return runs / self.name / self.block / "run.json"
+
+
+@dataclass(frozen=True)
+class TabularPlan:
+    """A tabular study at a scale."""
+
+    study: TabularStudy
+    scale: TabularScale
+    seeds: int
+    runs: tuple[TabularRun, ...]
+    estimators: dict[str, Any]
+    root: Path
+
+    @property
+    def tables_dir(self) -> Path:
+        """Folder of the tidy tables."""
+        return Path("results") / self.scale.scale / self.study.study / "tables"
+
+    @property
+    def estimators_hash(self) -> str:
+        """Identity of the estimator audit."""
+        return digest(["estimators", self.estimators])
+
+    @property
+    def estimators_key(self) -> str:
+        """The estimator audit's name in the tracking store."""
+        return f"{self.scale.scale}/{self.study.study}/{FAMILY}/{MODEL}/estimators-{self.estimators_hash}"
+
+    @property
+    def estimators_path(self) -> Path:
+        """Record of the estimator audit."""
+        folder = Path("results") / self.scale.scale / self.study.study / "estimators"
+        return folder / f"estimators-{self.estimators_hash}.json"
+
+    @property
+    def tables(self) -> list[str]:
+        """Every paper table in its three forms."""
+        folder = Path("paper_tables") / self.scale.scale
+        return [str(folder / f"{name}.{form}") for name in TABLES for form in ("csv", "md", "tex")]
+
+    @property
+    def figures(self) -> list[str]:
+        """Every figure in its two forms, and the table it is drawn from."""
+        folder = Path("figures") / self.scale.scale
+        return [str(folder / f"{name}.{form}") for name in FIGURES for form in ("pdf", "png", "csv")]
+
+    @property
+    def audits(self) -> list[str]:
+        """The audit of the study's claims."""
+        stem = Path("paper_tables") / self.scale.scale / f"audit_{self.study.study}"
+        return [f"{stem}.{form}" for form in ("md", "tex", "csv", "json")]
+
+    def run_at(self, path: Path) -> TabularRun:
+        """The run whose record is at ``path``.
+
+        Raises:
+            ConfigError: no run of the plan, e.g. of an earlier configuration.
+        """
+        for run in self.runs:
+            if run.path == path:
+                return run
+        raise ConfigError("is no record of the study as configured now.", file=path, key="--out")
+
+    def label(self, cell: str) -> str:
+        """The printed name of a cell."""
+        return self.study.cells[cell].label or cell
+
+
+def is_tabular(study: str, root: Path = Path()) -> bool:
+    """Whether a study is of tabular policies.
+
+    Raises:
+        ConfigError: its file cannot be read.
+    """
+    return read_yaml(root / "configs" / "studies" / f"{study}.yaml").get("kind") == "tabular"
+
+
+def load_tabular_study(name: str, root: Path = Path()) -> TabularStudy:
+    """The study ``configs/studies/<name>.yaml``. Raises ConfigError for anything wrong in it."""
+    path = root / "configs" / "studies" / f"{name}.yaml"
+    raw = read_yaml(path)
+    if raw.get("kind") != "tabular":
+        raise ConfigError("is not a tabular study.", file=path, key="kind", remedy="name one, e.g. grouping.")
+    study = validate(TabularStudy, raw, path)
+    if study.study != name:
+        raise ConfigError(f"is '{study.study}' in a file named '{name}.yaml'.", file=path, key="study")
+    return study
+
+
+def resolve_tabular(
+    study_name: str, scale_name: str, *, seeds: int | None = None, root: Path = Path()
+) -> TabularPlan:
+    """Resolve a tabular study at a scale.
+
+    Args:
+        study_name, scale_name: file names under configs/studies and configs/scales, without ending.
+        seeds: number of seeds, over the scale's.
+        root: the project folder.
+
+    Raises:
+        ConfigError: anything wrong in a configuration file, naming file and key.
+    """
+    study = load_tabular_study(study_name, root)
+    path = root / "configs" / "scales" / f"{scale_name}.yaml"
+    raw = read_yaml(path)
+    if raw.get("kind") != "tabular":
+        raise ConfigError(
+            f"is no scale for tabular studies, and '{study_name}' is one.",
+            file=path,
+            key="kind",
+            remedy="use grouping5 or grouping200.",
+        )
+    scale = validate(TabularScale, raw, path)
+    if scale.scale != scale_name:
+        raise ConfigError(f"is '{scale.scale}' in a file named '{scale_name}.yaml'.", file=path, key="scale")
+    count = scale.seeds if seeds is None else seeds
+    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
+        raise ConfigError(f"must be a whole number of at least 2, got {count!r}.", key="seeds")
+    runs = [
+        _run(study, scale, name, cell, turns, range(start, min(start + scale.block, count)), root)
+        for name, cell in study.cells.items()
+        for turns in study.turns
+        for start in range(0, count, scale.block)
+    ]
+    credits = {
+        name: method_of(cell, root).resolved() | {"label": cell.label or name}
+        for name, cell in study.estimators.credits.items()
+    }
+    estimators = {
+        "code_version": study.code_version,
+        "batches": scale.estimator_batches,
+        **study.estimators.model_dump(),
+        "credits": credits,
+    }
+    return TabularPlan(study, scale, count, tuple(runs), estimators, root)
+
+
+def method_of(cell: TabularCell, root: Path = Path()) -> Method:
+    """The method row of a cell with its overrides. Raises ConfigError as `load_method`."""
+    return load_method(cell.method, cell.set, directory=root / "configs" / "methods")
+
+
+def _run(
+    study: TabularStudy,
+    scale: TabularScale,
+    name: str,
+    cell: TabularCell,
+    turns: int,
+    seeds: range,
+    root: Path,
+) -> TabularRun:
+    spec = {
+        "code_version": study.code_version,
+        "method": method_of(cell, root).resolved(),
+        "training": study.training.model_dump(),
+        "evaluation": study.evaluation.model_dump(),
+        "turns": turns,
+        "stream": f"{name}-t{turns}",
+    }
+    return TabularRun(study.study, scale.scale, name, turns, cell.method, seeds, spec)

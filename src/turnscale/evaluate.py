@@ -36,13 +36,18 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Sampler:
-    """What is needed to roll a policy out: the decoder is made anew whenever the policy has moved."""
+    """What is needed to roll a policy out: the decoder is made anew whenever the policy has moved.
+
+    Attributes:
+        context: ``plain``, or ``skill``: the policy is told the task's skill text before the prompt.
+    """
 
     decoder: Callable[[], Decoder]
     chat: ChatFormat
     family: Family
     temperature: float
     batch: int
+    context: str = "plain"
 
 
 def attempt(
@@ -79,9 +84,15 @@ def attempt(
                 sampler.family.limits,
                 generator,
                 temperature=sampler.temperature,
+                contexts=contexts(sampler.family, [task for task, _ in chosen], sampler.context),
             )
         rows += _rows(benchmark, chosen, result)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def contexts(family: Family, tasks: Sequence[Task], context: str) -> list[str] | None:
+    """What the policy is told before the prompts of ``tasks`` in a context: None for ``plain``."""
+    return [family.skill(task) for task in tasks] if context == "skill" else None
 
 
 def evaluate(

@@ -83,6 +83,9 @@ class CoinFamily:
         prompt = CoinEnvironment().reset(task, 0)
         return Demonstration(task, prompt, turns, (*seen, ""), float(expert), expert)
 
+    def skill(self, task: Task) -> str:
+        return "go heads"
+
     def oracle_features(self, task: Task, turns: Sequence[str], observations: Sequence[str]) -> list[str]:
         return [str(i) for i in range(len(turns))]
 

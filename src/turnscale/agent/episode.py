@@ -22,6 +22,7 @@ class Prefix:
         turns, observations: what was said and answered so far, as many of each.
         anchors: states in which the turns so far began, and the one the next turn begins in.
         invalid: malformed turns so far.
+        budget: tokens the row may have.
     """
 
     env: Environment
@@ -34,6 +35,7 @@ class Prefix:
     observations: tuple[str, ...]
     anchors: tuple[int, ...]
     invalid: int
+    budget: int
 
 
 class Episode:
@@ -68,7 +70,7 @@ class Episode:
         self.turns += prefix.turns
         self.observations += prefix.observations
         self.anchors = list(prefix.anchors)
-        self.invalid = prefix.invalid
+        self.invalid, self.budget = prefix.invalid, prefix.budget
 
     def act(self, text: str, complete: bool) -> str | None:
         """Play one turn; return the observation, or None when the episode is over."""
@@ -107,6 +109,7 @@ class Episode:
                 tuple(self.observations),
                 tuple(self.anchors),
                 self.invalid,
+                self.budget,
             )
         )
 

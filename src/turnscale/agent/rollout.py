@@ -42,6 +42,7 @@ class Rollouts:
         failures: how often the environment itself broke down, by reason; those episodes ended with reward 0.
         row_tokens: tokens consumed by unfinished rows, prompts and observations included.
         consumed: episodes played to get these rows, dropped ones included.
+        solved: successful episodes among them.
         env_calls: turns played by environments for them; a shared prefix counts once.
         sampled_tokens: tokens sampled for them; those of a shared prefix count once.
         prefixes: [B] a prefix for each turn begun, where they were asked for (``keep_prefixes``).
@@ -57,6 +58,7 @@ class Rollouts:
     failures: Counter[str]
     row_tokens: int
     consumed: int
+    solved: int
     env_calls: int
     sampled_tokens: int
     prefixes: list[list[Prefix]] = field(default_factory=list)
@@ -136,17 +138,16 @@ def rollout(
             f"got {len(tasks)} tasks and {len(seeds)} seeds", remedy="give one seed per task, at least one"
         )
     size = len(tasks)
+    starts: Sequence[Prefix | None] = [None] * size if prefixes is None else prefixes
     failures: Counter[str] = Counter()
     rows = [
         Episode(GuardedEnvironment(make_env(), failures), task, seed, limits, prefix)
-        for task, seed, prefix in zip(tasks, seeds, prefixes or [None] * size, strict=True)
+        for task, seed, prefix in zip(tasks, seeds, starts, strict=True)
     ]
     prompts = [chat.prompt_ids(row.prompt) for row in rows]
     if contexts is not None:
         plain = prompts
-        prompts = [
-            chat.prompt_ids(told(text, row.prompt)) for text, row in zip(contexts, rows, strict=True)
-        ]
+        prompts = [chat.prompt_ids(told(text, row.prompt)) for text, row in zip(contexts, rows, strict=True)]
         for row, short, long in zip(rows, plain, prompts, strict=True):
             row.budget += len(long) - len(short)
     width = max(row.budget for row in rows)
@@ -283,6 +284,7 @@ def rollout(
         failures=failures,
         row_tokens=row_tokens,
         consumed=size,
+        solved=sum(row.success for row in rows),
         env_calls=sum(row.calls for row in rows),
         sampled_tokens=int(mask.sum()) - inherited,
         prefixes=[row.prefixes for row in rows] if keep_prefixes else [],

@@ -173,6 +173,14 @@ class Family(Protocol):
         """A demonstration by the expert (optimal) or by an imperfect one drawn from the family's mix."""
         ...
 
+    def skill(self, task: Task) -> str:
+        """A privileged text about the task: its useful sub-goals in words of :meth:`vocabulary`, not its answer.
+
+        Shown before the prompt to a teacher, or to the policy where a method says so. What it gives away is
+        stated by each family. Raises TaskError where the family knows of no sub-goals.
+        """
+        ...
+
     def oracle_features(self, task: Task, turns: Sequence[str], observations: Sequence[str]) -> list[str]:
         """For each turn, a discrete feature of the episode state before that turn.
 

@@ -203,6 +203,17 @@ class QaFamily:
         end = environment.step(turns[1])
         return Demonstration(task, prompt, tuple(turns), (observation, ""), end.reward, end.success)
 
+    def skill(self, task: Task) -> str:
+        """None: a benchmark file holds questions and answers, and no steps in between.
+
+        Raises TaskError.
+        """
+        raise TaskError(
+            f"family {self.name} has no skill texts",
+            key="sampling.context",
+            remedy="use methods without a privileged text, or a family that generates its tasks.",
+        )
+
     def oracle_features(self, task: Task, turns: Sequence[str], observations: Sequence[str]) -> list[str]:
         """Per turn: turns used, whether an error happened, whether a snippet has shown an accepted answer."""
         accepted = [normalise(a) for a in self.question(task).answers]

@@ -177,6 +177,15 @@ class SearchFamily:
         observations[-1] = ""
         return Demonstration(task, content.prompt, tuple(turns), tuple(observations), float(solved), solved)
 
+    def skill(self, task: Task) -> str:
+        """The searches of the shortest solution in order.
+
+        Gives away every entity on the chain but the last, which is the answer: whoever follows it still has to
+        make the last search and to read its result.
+        """
+        content = self.parse_task(task)
+        return " ".join(f"search {e} {r}" for e, r in zip(content.chain, content.relations, strict=False))
+
     def oracle_features(self, task: Task, turns: Sequence[str], observations: Sequence[str]) -> list[str]:
         """Per turn: hops, hops resolved, turns used, whether an error happened, whether the head is right."""
         content = self.parse_task(task)

@@ -296,6 +296,10 @@ class TextWorldFamily:
         observations[-1] = ""
         return Demonstration(task, prompt, tuple(turns), tuple(observations), step.reward, step.success)
 
+    def skill(self, task: Task) -> str:
+        """The expert's actions in order but for the last one: gives away the whole way, not its last step."""
+        return " ".join(self.expert_path(task)[:-1])
+
     def oracle_features(self, task: Task, turns: Sequence[str], observations: Sequence[str]) -> list[str]:
         """Per turn: turns used, whether an error happened, whether the coin is in sight, whether it was taken."""
         text = self.make_prompt(task)

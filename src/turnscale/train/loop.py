@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from turnscale.agent.adapter import (
     save_adapter,
 )
 from turnscale.agent.decode import make_decoder
+from turnscale.agent.episode import Prefix, told
 from turnscale.agent.forward import action_logprobs
+from turnscale.agent.privileged import teacher_logprobs
 from turnscale.agent.rollout import Rollouts, rollout
 from turnscale.batch import TurnBatch
 from turnscale.config.schema import Training
@@ -33,7 +35,7 @@ from turnscale.envs.panels import Panels
 from turnscale.envs.protocol import Family
 from turnscale.envs.registry import FamilyConfig, load_family
 from turnscale.errors import NumericalError
-from turnscale.evaluate import Sampler, attempt
+from turnscale.evaluate import Sampler, attempt, contexts
 from turnscale.methods import Method
 from turnscale.objective.value import explained_variance
 from turnscale.seeding import fix_threads, numpy_stream, stream_seed, torch_stream
@@ -41,6 +43,7 @@ from turnscale.study import Run
 from turnscale.track.run import RunLog, open_run
 from turnscale.train import state
 from turnscale.train.critic import read_heads, with_values
+from turnscale.train.sampling import SCHEMES, Source
 from turnscale.train.update import update_critic, update_policy
 from turnscale.train.warmup import open_base
 
@@ -123,6 +126,7 @@ class Trainer:
 
     Attributes:
         step: finished steps.
+        cursor: prompts taken from the epochs' permutations so far, where a step takes no fixed number of them.
         metrics: rows (step, name, value) so far.
         critic_rows: rows of ``CRITIC_COLUMNS`` so far.
     """
@@ -156,6 +160,7 @@ class Trainer:
             self.probe = TurnBatch(**load_file(critic_record["probe"]))
             self.critic_optimiser = self._optimiser(critic_parameters(self.agent), self.settings.critic_lr)
         self.step = 0
+        self.cursor = 0
         self.metrics: list[list[Any]] = []
         self.critic_rows: list[list[Any]] = []
         self.sent = 0
@@ -186,6 +191,8 @@ class Trainer:
                 group["lr"] = lr * rate
         rollouts = self.sample()
         batch = self._read(rollouts.batch)
+        if self.method.needs_teacher:
+            batch = batch.with_(logp_teacher=self._teacher(rollouts))
         self.last_batch = batch
         credit = self.method.credit(batch)
         advantages = self.method.normalise(credit.advantages, batch)
@@ -228,22 +235,49 @@ class Trainer:
         self._read_probe(self.step, batch)
 
     def sample(self) -> Rollouts:
-        """The step's rollouts: ``prompts`` tasks in panel order of the epoch's permutation, a group of each."""
-        groups = self.method.sampling.group_size or self.settings.group_size
-        prompts = self.settings.prompts * self.settings.group_size // groups
-        first = self.step * prompts
-        chosen = [self._task_at(first + i) for i in range(prompts) for _ in range(groups)]
+        """The step's rollouts, drawn as the method's sampling scheme says."""
+        scheme = SCHEMES[self.method.sampling.scheme]
+        source = Source(
+            play=self._play,
+            task_at=self._task_at,
+            entropy=self._entropy,
+            rng=numpy_stream(self.seed, "forks", self.step),
+            sampling=self.method.sampling,
+            prompts=self.settings.prompts,
+            group_size=self.settings.group_size,
+            max_turns=self.family.limits.max_turns,
+            step=self.step,
+            cursor=self.cursor,
+        )
+        rollouts, self.cursor = scheme(source)
+        return rollouts
+
+    def _play(
+        self,
+        chosen: Sequence[int],
+        groups: Sequence[int],
+        draw: int = 0,
+        prefixes: Sequence[Prefix] | None = None,
+        keep_prefixes: bool = False,
+    ) -> Rollouts:
+        """Rollouts of train tasks ``chosen``, from streams of this step and, after its first draw, of the draw."""
+        names = (self.step, draw) if draw else (self.step,)
+        tasks = [self.tasks[i] for i in chosen]
+        told_before = contexts(self.family, tasks, self.method.sampling.context)
         return rollout(
             make_decoder(self.agent.model, "policy"),
             self.agent.chat,
             self.family.make,
-            [self.tasks[i] for i in chosen],
-            [stream_seed(self.seed, "environment", self.step, row) for row in range(len(chosen))],
+            tasks,
+            [stream_seed(self.seed, "environment", *names, row) for row in range(len(chosen))],
             self.family.limits,
-            torch_stream(self.seed, "sampler", self.step, device=self._device()),
+            torch_stream(self.seed, "sampler", *names, device=self._device()),
             temperature=self.settings.temperature,
             task_index=chosen,
-            group=[row // groups for row in range(len(chosen))],
+            group=groups,
+            contexts=None if prefixes is not None else told_before,
+            prefixes=prefixes,
+            keep_prefixes=keep_prefixes,
         )
 
     def _task_at(self, position: int) -> int:
@@ -268,10 +302,39 @@ class Trainer:
         return with_values(batch, torch.cat(parts, dim=1))
 
     def _logp(self, batch: TurnBatch, adapter: str | None) -> Tensor:
+        return self._scores(batch, adapter)[0]
+
+    def _entropy(self, batch: TurnBatch) -> Tensor:
+        """[B, T] entropies of the policy at action tokens."""
+        with torch.no_grad():
+            return self._scores(batch, "policy")[1]
+
+    def _scores(self, batch: TurnBatch, adapter: str | None) -> tuple[Tensor, Tensor]:
+        """[B, T] log-probabilities and entropies at action tokens."""
         parts = [
             action_logprobs(
                 self.agent.model, batch.rows(rows, trim=False), adapter, self.settings.temperature
-            )[0]
+            )
+            for rows in torch.arange(batch.size).split(self.settings.micro_batch)
+        ]
+        return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+    def _teacher(self, rollouts: Rollouts) -> Tensor:
+        """[B, T] log-probabilities of the policy itself when it is told the task's skill text."""
+        batch = rollouts.batch
+        skills = [self.family.skill(self.tasks[i]) for i in batch.task.tolist()]
+        prompts = [
+            self.agent.chat.prompt_ids(told(skill, prompt))
+            for skill, prompt in zip(skills, rollouts.prompts, strict=True)
+        ]
+        parts = [
+            teacher_logprobs(
+                self.agent.model,
+                batch.rows(rows, trim=False),
+                [prompts[i] for i in rows.tolist()],
+                "policy",
+                self.settings.temperature,
+            )
             for rows in torch.arange(batch.size).split(self.settings.micro_batch)
         ]
         return torch.cat(parts)
@@ -301,6 +364,13 @@ class Trainer:
             "turns": float(rollouts.n_turns.double().mean()),
             "action_tokens": float(rollouts.n_action_tokens.double().mean()),
             "invalid_turns": float(rollouts.n_invalid.double().mean()),
+            "rollouts_consumed": rollouts.consumed,
+            "rollouts_kept": batch.size,
+            "rollouts_dropped": rollouts.consumed - batch.size,
+            "success_consumed": rollouts.solved / rollouts.consumed,
+            "env_calls": rollouts.env_calls,
+            "sampled_tokens": rollouts.sampled_tokens,
+            "tokens_consumed": rollouts.row_tokens,
             **shares,
         }
 
@@ -337,6 +407,7 @@ class Trainer:
             self.family,
             self.settings.temperature,
             256,
+            self.method.sampling.evaluation_context,
         )
 
     def _decay(self) -> float:
@@ -371,7 +442,8 @@ class Trainer:
         if self.critic_optimiser is not None:
             tensors |= state.pack_optimiser(self.critic_optimiser, "critic_optimiser")
         rows = {"metrics": self.metrics, "critic": self.critic_rows}
-        return state.Snapshot(self.step, self.run.spec.hash, tensors, rows, {"seed": self.seed})
+        extra = {"seed": self.seed, "cursor": self.cursor}
+        return state.Snapshot(self.step, self.run.spec.hash, tensors, rows, extra)
 
     def resume(self, work: Path, log: RunLog) -> None:
         """Go on from the newest sound checkpoint in ``work``, if there is one."""
@@ -385,6 +457,7 @@ class Trainer:
         if self.critic_optimiser is not None:
             state.unpack_optimiser(self.critic_optimiser, "critic_optimiser", found.tensors)
         self.step = found.step
+        self.cursor = int(found.extra.get("cursor", 0))  # absent before schemes that read it existed
         self.metrics = found.rows.get("metrics", [])
         self.critic_rows = found.rows.get("critic", [])
         log.tag("resumed_at", self.step)

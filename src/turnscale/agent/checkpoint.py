@@ -170,11 +170,11 @@ def load(source: ModelConfig | str | Path) -> Checkpoint:
     config = source if isinstance(source, ModelConfig) else _config_of(source)
     directory = _directory(config)
     extra: dict[str, Any] = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
-    model: Any
+    loaded: Any
     tokenizer: Any
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, **extra)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded = AutoModelForCausalLM.from_pretrained(
             directory,
             dtype=getattr(torch, config.dtype),
             trust_remote_code=False,
@@ -188,6 +188,7 @@ def load(source: ModelConfig | str | Path) -> Checkpoint:
             file=directory,
             remedy="check that the files are complete safetensors (or the named GGUF file) or make them again",
         ) from error
+    model, report = loaded
     if report["missing_keys"]:  # transformers would go on with random values
         raise CheckpointError(
             f"lacks the weights {sorted(report['missing_keys'])[:3]}",

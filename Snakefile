@@ -6,17 +6,27 @@
 #
 # What to run is decided in Python (turnscale.study.resolve) when this file is read; the rules only say how.
 from snakemake.utils import min_version
+from turnscale.tabular.plan import is_tabular
 
 min_version("9.10")
 
 
-include: "workflow/rules/common.smk"
-include: "workflow/rules/base.smk"
-include: "workflow/rules/train.smk"
-include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/estimate.smk"
-include: "workflow/rules/render.smk"
-include: "workflow/rules/audit.smk"
+config.setdefault("study", "mpo")
+
+if is_tabular(str(config["study"])):
+
+    include: "workflow/rules/grouping.smk"
+
+else:
+
+    include: "workflow/rules/common.smk"
+    include: "workflow/rules/base.smk"
+    include: "workflow/rules/train.smk"
+    include: "workflow/rules/evaluate.smk"
+    include: "workflow/rules/estimate.smk"
+    include: "workflow/rules/diagnose.smk"
+    include: "workflow/rules/render.smk"
+    include: "workflow/rules/audit.smk"
 
 
 localrules:
@@ -28,6 +38,7 @@ localrules:
     panels,
     collect,
     estimates,
+    diagnose,
     table,
     figure,
     audit,

@@ -214,22 +214,23 @@ def evaluate_run(
 
 @app.command()
 def gates(study: Study, scale: Scale, out: Out) -> None:
-    """Check the identities between methods before any of them is trained."""
+    """Check what must hold before any run trains: identities, live knobs, disjoint panels, a step at rate 0."""
     from dataclasses import asdict
 
-    from turnscale.gates.identities import run_identity_gates
+    from turnscale.gates.study import study_gates
 
-    results = run_identity_gates(directory=ROOT / "configs" / "methods")
-    for result in results:
-        print(
-            f"{'ok  ' if result.passed else 'FAIL'} {result.name}: {result.difference:.3g} ({result.detail})"
-        )
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for result in study_gates(resolve(study, scale, root=ROOT), Path(scratch)):
+            verdict = "ok  " if result.passed else "FAIL"
+            print(f"{verdict} {result.name}: {result.difference:.3g} ({result.detail})", flush=True)
+            results.append(result)
     failed = [result.name for result in results if not result.passed]
     if failed:
         raise DataError(
-            f"{len(failed)} identities between methods do not hold: {', '.join(failed)}.",
+            f"{len(failed)} gates do not hold: {', '.join(failed)}.",
             file=ROOT / "configs" / "methods",
-            remedy="correct the method or its estimator; training it would waste the runs.",
+            remedy="correct the method, its estimator or the panels; training would waste the runs.",
         )
     write_record(out, {"study": study, "scale": scale, "gates": [asdict(result) for result in results]})
 
@@ -255,6 +256,16 @@ def estimates(study: Study, scale: Scale, seeds: Seeds = None) -> None:
 
     plan = resolve(study, scale, seeds=seeds, root=ROOT)
     write_estimates(plan, ROOT / plan.results() / study / "tables")
+
+
+@app.command()
+def diagnose(study: Study, scale: Scale) -> None:
+    """Critic statistics, controls and simulated critics from the collected critic values."""
+    from turnscale.diagnose import write_diagnosis
+
+    tables = ROOT / "results" / scale / study / "tables"
+    for path in write_diagnosis(load_study(study, ROOT), scale, tables, ROOT):
+        print(path)
 
 
 @app.command()

@@ -96,6 +96,8 @@ def comparisons(plan: Plan) -> list[tuple[str, ResolvedCell, ResolvedCell]]:
     """(table, cell, reference) of every comparison that the study's tables make at this scale."""
     found = []
     for name, table in plan.study.tables.items():
+        if not table.metrics:
+            continue
         names = [cell for group in table.groups for cell in plan.study.groups[group]]
         for reference in plan.cells:
             if reference.cell != table.reference:

@@ -10,6 +10,7 @@ TIDY = expand(
 rule table:
     input:
         TIDY,
+        critic=lambda wildcards: diagnosis(PLAN.study.tables[wildcards.name]),
         published=PRODUCTS.published_files,
         code=PRODUCTS.sources("render/*.py"),
     output:
@@ -30,6 +31,7 @@ rule table:
 rule figure:
     input:
         TIDY,
+        critic=lambda wildcards: diagnosis(PLAN.study.figures[wildcards.name]),
         published=PRODUCTS.published_files,
         code=PRODUCTS.sources("render/*.py", "render/figures"),
     output:

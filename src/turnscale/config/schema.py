@@ -157,9 +157,11 @@ class Table(Strict):
     """One table of the paper."""
 
     title: str
-    kind: Literal["main", "ablation", "passk"]
+    kind: Literal["main", "ablation", "passk", "critic"]
     groups: list[Name] = Field(min_length=1)
-    metrics: list[str] = Field(min_length=1)
+    metrics: list[str] = Field(
+        default_factory=list, description="what it reports of outcomes; none for kind critic"
+    )
     reference: Name = Field(description="the cell others are compared with")
     published: Published | None = None
 
@@ -171,12 +173,18 @@ class Table(Strict):
                 raise ValueError(f"'{metric}' is not pass_at_<k>, pass_hat_<k>, pass_at_k or auc")
         return value
 
+    @model_validator(mode="after")
+    def _metrics_of_outcomes(self) -> Table:
+        if (self.kind == "critic") == bool(self.metrics):
+            raise ValueError(f"a table of kind {self.kind} {'takes no' if self.metrics else 'needs'} metrics")
+        return self
+
 
 class Figure(Strict):
     """One figure of the paper."""
 
     title: str
-    kind: Literal["learning", "passk", "ablation", "dynamics", "gains"]
+    kind: Literal["learning", "passk", "ablation", "dynamics", "gains", "critic"]
     groups: list[Name] = Field(min_length=1)
     reference: Name | None = None
     published: Published | None = None

@@ -88,8 +88,14 @@ TEXT = {
     "evaluation_hash",
     "code_revision",
     "note",
+    "kind",
+    "set",
+    "statistic",
 }
-INTEGERS = {"k", "n_seeds", "n_tasks", "n_attempts", "n_seeds_a", "n_seeds_b", "holm_size", *COUNTS}
+INTEGERS = {
+    *("k", "n_seeds", "n_tasks", "n_attempts", "n_seeds_a", "n_seeds_b", "holm_size", *COUNTS),
+    *("seed", "checkpoint", "n_prompts", "n_trajectories", "left_out"),
+}
 
 ALL = "all"
 """The benchmark name of the mean over benchmarks, each with equal weight."""

@@ -10,6 +10,7 @@ import pandas as pd
 
 from turnscale.config.schema import Study, Table
 from turnscale.estimates.schema import BAND, PUBLISHED_ONLY, write_csv
+from turnscale.render import critic
 from turnscale.render.data import Tables, entry_of, write_text
 from turnscale.render.layout import RUNS, Panel, beside, panels
 from turnscale.render.text import latex, markdown
@@ -58,14 +59,26 @@ def render_table(study: Study, scale: str, name: str, tables_dir: Path, out_dir:
     """
     table = entry_of(study.tables, name, "table", study.study)
     tables = Tables(study, scale, tables_dir)
-    rows = beside(select(tables, table), table)
-    blocks = panels(tables, name, table)
-    caption = caption_of(tables, table)
+    if table.kind == "critic":
+        rows = critic.printed(tables, table)
+        arms = tables.estimates[tables.estimates["cell"].isin(set(rows["cell"]))]
+        columns, blocks, caption = (
+            critic.COLUMNS,
+            critic.panels(tables, table),
+            critic.caption_of(tables, table),
+        )
+    else:
+        rows = arms = beside(select(tables, table), table)
+        columns, blocks, caption = COLUMNS, panels(tables, name, table), caption_of(tables, table)
     paths = [out_dir / f"{name}{ending}" for ending in (".csv", ".md", ".tex", ".provenance.json")]
-    write_csv(rows[COLUMNS], paths[0])
+    write_csv(rows[columns], paths[0])
     write_text(to_markdown(table.title, caption, blocks), paths[1])
     write_text(to_latex(name, table.title, caption, blocks), paths[2])
-    write_text(json.dumps(provenance(tables, name, rows), indent=1, sort_keys=True) + "\n", paths[3])
+    write_text(
+        json.dumps(provenance(tables, name, arms, set(rows["published_source"])), indent=1, sort_keys=True)
+        + "\n",
+        paths[3],
+    )
     return paths
 
 
@@ -150,7 +163,7 @@ def to_latex(name: str, title: str, caption: Sequence[str], blocks: Sequence[Pan
     return "\n".join(lines) + "\n"
 
 
-def provenance(tables: Tables, name: str, rows: pd.DataFrame) -> dict[str, object]:
+def provenance(tables: Tables, name: str, rows: pd.DataFrame, sources: set[str]) -> dict[str, object]:
     """Run ids, specification hashes and code revisions of each cell, and the hashes of the tables read."""
     arms = {}
     for key, line in rows[rows["cell"] != ""].groupby(["family", "model", "cell"], sort=True):
@@ -162,14 +175,13 @@ def provenance(tables: Tables, name: str, rows: pd.DataFrame) -> dict[str, objec
             "evaluation_hash": first["evaluation_hash"],
             "code_revisions": first["code_revision"].split(),
         }
-    sources = sorted(set(rows["published_source"]) - {""})
     return {
         "study": tables.study.study,
         "scale": tables.scale,
         "product": name,
         "cells": arms,
         "inputs_sha256": tables.hashes(),
-        "published_sources": sources,
+        "published_sources": sorted(sources - {""}),
     }
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from turnscale.config.schema import Figure, Study
 from turnscale.estimates.schema import write_csv
 from turnscale.render.data import Tables, entry_of
-from turnscale.render.figures import ablation, dynamics, gains, learning, passk
+from turnscale.render.figures import ablation, critic, dynamics, gains, learning, passk
 from turnscale.render.style import RC, save
 
 KINDS: dict[str, Callable[[Tables, str, Figure], tuple[Drawing, pd.DataFrame]]] = {
@@ -21,6 +21,7 @@ KINDS: dict[str, Callable[[Tables, str, Figure], tuple[Drawing, pd.DataFrame]]] 
     "passk": passk.draw,
     "ablation": ablation.draw,
     "gains": gains.draw,
+    "critic": critic.draw,
 }
 
 

@@ -1,0 +1,340 @@
+"""The diagnosis of a study: measured, simulated and published critic statistics in one tidy table.
+
+One number a row. ``kind`` says where it is from:
+
+* ``run``: one training run; the interval is over prompts, for the critic at hand;
+* ``method``: the mean over the seeds of a cell, with a t interval over seeds (none for one seed);
+* ``difference``: a cell minus the reference on the common rollouts, paired by seed;
+* ``null``: a critic that is simulated at the lengths of the trajectories of all cells;
+* ``published``.
+
+``checkpoint`` is empty where all checkpoints after the first (which no update has touched) are taken together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t
+
+from turnscale.diagnose.nulls import NULLS, simulate
+from turnscale.diagnose.permutation import PERMUTATIONS, Permuted, excess_share, permute
+from turnscale.diagnose.published import PublishedStatistic
+from turnscale.diagnose.statistics import trajectory_statistics
+from turnscale.diagnose.summary import MEDIANS, RESAMPLES, STATISTICS, Statistic, summarise
+from turnscale.diagnose.values import RUN, CriticValues, check_columns, from_frame
+from turnscale.estimates.schema import frame
+from turnscale.seeding import numpy_stream
+from turnscale.stats.passk import Ints
+from turnscale.stats.question import Question
+
+ROWS = [
+    "study",
+    "scale",
+    "kind",
+    "family",
+    "model",
+    "cell",
+    "method",
+    "seed",
+    "set",
+    "checkpoint",
+    "statistic",
+    "value",
+    "lo",
+    "hi",
+    "question",
+    "n_seeds",
+    "n_prompts",
+    "n_trajectories",
+    "left_out",
+    "published_source",
+    "run_ids",
+    "note",
+]
+IDENTITY = ["family", "model", "cell", "method", "seed", "run_id"]
+PERMUTED = ("excess_share", "excess_p", "permutation_p")
+ALL_STATISTICS = (*STATISTICS, *PERMUTED)
+P_VALUES = ("excess_p", "permutation_p")
+COMPARED = (
+    "share_token",
+    "share_turn",
+    "excess_share",
+    "boundary_share",
+    "enrichment",
+    "clock_excess",
+    "explained_variance",
+    "explained_variance_centred",
+)
+"""Statistics of which differences between cells are reported."""
+
+SHARES = (
+    *MEDIANS,
+    *("between_exceeds_within", "jump_exceeds_span", "boundary_share", "boundary_pairs"),
+    *("one_token_turns", "success"),
+)
+"""Statistics that lie in [0, 1], to which their intervals over seeds are cut."""
+
+COMMON = "common"
+"""The set of rollouts of the base policy that all critics of a seed are read on."""
+OWN = "probe"
+"""The set of a policy's own training rollouts, as in the published diagnosis."""
+
+MOST_OF_A_RUN = 200
+"""Trajectories of one run and set, at most, whose lengths enter the nulls."""
+
+RUN_QUESTION = "these critics on prompts like these"
+NULL_QUESTION = "simulated trajectories like these"
+METHOD_QUESTION = str(Question.METHOD_NEW_TASKS)
+ONE_SEED = "one training run: the interval is about prompts, not about critics"
+
+Row = dict[str, Any]
+
+
+def diagnose(
+    critic_values: pd.DataFrame,
+    published: Sequence[PublishedStatistic] = (),
+    *,
+    reference: str | None = None,
+    resamples: int = RESAMPLES,
+    permutations: int = PERMUTATIONS,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Diagnose every run of a table of critic values.
+
+    Args:
+        critic_values: `turnscale.diagnose.values.COLUMNS` and family, model, cell, method, seed and run_id.
+        published: the published statistics.
+        reference: the cell that others are compared with on the common rollouts; none, no comparison.
+        resamples: bootstrap draws of prompts.
+        permutations: permuted orders of the turn lengths.
+
+    Returns:
+        The tidy statistics (`ROWS`), and one row per trajectory with its identity, lengths and statistics.
+
+    Raises:
+        DataError: malformed values; see `turnscale.diagnose.values.from_frame`.
+    """
+    check_columns(critic_values)
+    rows: list[Row] = [
+        {
+            "kind": "published",
+            "method": item.method,
+            "set": OWN,
+            "statistic": item.statistic,
+            "value": item.value,
+            "published_source": item.source,
+        }
+        for item in published
+    ]
+    trajectories: list[pd.DataFrame] = []
+    lengths: dict[tuple[str, str, str], list[CriticValues]] = {}
+    for key, part in critic_values.groupby(RUN, sort=False, observed=True):
+        identity = {name: part[name].iloc[0] for name in IDENTITY}
+        critic, names = from_frame(part)
+        table = pd.concat([names.drop(columns="prompt"), trajectory_statistics(critic)], axis=1)
+        permuted = permute(critic, _stream("permute", *key), permutations)
+        rows += _run_rows(identity, table, permuted, resamples)
+        for name, group in _trained(table):
+            some = _stream("lengths", *key, name).permutation(group)[:MOST_OF_A_RUN]
+            place = (identity["family"], identity["model"], name)
+            lengths.setdefault(place, []).append(critic.rows(np.sort(some)))
+        table["excess"] = permuted.excess
+        table["prompt"] = names["prompt"]
+        trajectories.append(table.assign(**{name: identity[name] for name in IDENTITY}))
+    rows += list(_method_rows(rows))
+    if reference is not None:
+        rows += list(_difference_rows(rows, reference))
+    for (family, model, name), parts in lengths.items():
+        rows += _null_rows(family, model, name, join(parts), resamples, permutations)
+    return _tidy(rows), pd.concat(trajectories, ignore_index=True) if trajectories else pd.DataFrame()
+
+
+def diagnose_table(
+    critic_values: pd.DataFrame, published: Sequence[PublishedStatistic] = (), **options: Any
+) -> pd.DataFrame:
+    """The tidy statistics of :func:`diagnose` alone."""
+    return diagnose(critic_values, published, **options)[0]
+
+
+def join(parts: Sequence[CriticValues]) -> CriticValues:
+    """Trajectories of several runs one after another; prompts of different runs stay different."""
+    tokens = np.cumsum([0, *(part.values.size for part in parts)])
+    turns = np.cumsum([0, *(part.turn_starts.size for part in parts)])
+    prompts = np.cumsum([0, *(int(part.prompt.max()) + 1 for part in parts)])
+
+    def stack(name: str, offsets: Ints | None = None) -> Any:
+        shift = np.zeros(len(parts), dtype=np.int64) if offsets is None else offsets
+        return np.concatenate([getattr(part, name) + shift[i] for i, part in enumerate(parts)])
+
+    return CriticValues(
+        stack("values"),
+        stack("turn_starts", tokens),
+        stack("row_starts", turns),
+        stack("gaps"),
+        stack("reward"),
+        np.concatenate([part.success for part in parts]),
+        stack("prompt", prompts),
+    )
+
+
+def _trained(table: pd.DataFrame) -> Iterator[tuple[str, Ints]]:
+    """(set, trajectories at any checkpoint after the first, which precedes all updates)."""
+    for name, part in table.groupby("set", sort=True):
+        index = part.index[part["checkpoint"] > 0].to_numpy(np.int64)
+        if index.size:
+            yield str(name), index
+
+
+def _run_rows(
+    identity: Mapping[str, Any], table: pd.DataFrame, permuted: Permuted, resamples: int
+) -> list[Row]:
+    groups: list[tuple[str, int | None, Ints]] = [(name, None, index) for name, index in _trained(table)]
+    for name, own in table.groupby("set", sort=True):
+        for step in sorted(set(own["checkpoint"])):
+            groups.append((str(name), int(step), own.index[own["checkpoint"] == step].to_numpy(np.int64)))
+    rows = []
+    for group, checkpoint, index in groups:
+        stream = _stream("prompts", *(identity[key] for key in RUN), group, str(checkpoint))
+        found = summarise(table.loc[index], stream, resamples=resamples)
+        found |= excess_share(permuted, table["prompt"].to_numpy(), index)
+        place = {
+            "kind": "run",
+            "set": group,
+            "checkpoint": checkpoint,
+            "n_seeds": 1,
+            "question": RUN_QUESTION,
+        }
+        rows += _statistic_rows(
+            {**{key: identity[key] for key in RUN}, "method": identity["method"], **place}, found
+        )
+        for row in rows[-len(found) :]:
+            row["run_ids"] = identity["run_id"]
+    return rows
+
+
+def _statistic_rows(place: Mapping[str, Any], found: Mapping[str, Statistic]) -> list[Row]:
+    return [
+        {
+            **place,
+            "statistic": name,
+            "value": item.value,
+            "lo": item.lo,
+            "hi": item.hi,
+            "n_prompts": item.n_prompts,
+            "n_trajectories": item.n_trajectories,
+            "left_out": item.left_out,
+            "note": item.note,
+        }
+        for name, item in found.items()
+    ]
+
+
+def _method_rows(rows: Iterable[Row]) -> Iterator[Row]:
+    """Means over seeds of what the runs of a cell give; seeds without a value are left out and named."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    place = ("family", "model", "cell", "method", "set", "checkpoint", "statistic")
+    for row in rows:
+        if row["kind"] == "run" and row["statistic"] not in P_VALUES:
+            groups.setdefault(tuple(row[name] for name in place), []).append(row)
+    for key, group in groups.items():
+        known = [row for row in group if np.isfinite(row["value"])]
+        lost = [str(row["seed"]) for row in group if not np.isfinite(row["value"])]
+        values = np.array([row["value"] for row in known], dtype=np.float64)
+        half = _half_width(values)
+        notes = [ONE_SEED] if values.size == 1 else []
+        notes += [f"undefined for seeds {', '.join(lost)}"] if lost else []
+        mean = float(values.mean()) if values.size else np.nan
+        bounds = (0.0, 1.0) if key[-1] in SHARES else (-np.inf, np.inf)
+        yield {
+            **dict(zip(place, key, strict=True)),
+            "kind": "method",
+            "value": mean,
+            "lo": float(np.clip(mean - half, *bounds)),
+            "hi": float(np.clip(mean + half, *bounds)),
+            "question": METHOD_QUESTION,
+            "n_seeds": values.size,
+            "n_prompts": sum(row["n_prompts"] for row in known),
+            "n_trajectories": sum(row["n_trajectories"] for row in known),
+            "left_out": sum(row["left_out"] for row in group),
+            "run_ids": " ".join(row["run_ids"] for row in known),
+            "note": "; ".join(notes),
+        }
+
+
+def _difference_rows(rows: Iterable[Row], reference: str) -> Iterator[Row]:
+    """Each cell minus the reference on the common rollouts, paired by seed."""
+    values: dict[tuple[str, str, str, str], dict[str, dict[int, Row]]] = {}
+    for row in rows:
+        shared = row["kind"] == "run" and row["set"] == COMMON and row["checkpoint"] is None
+        if shared and row["statistic"] in COMPARED and np.isfinite(row["value"]):
+            key = (row["family"], row["model"], row["set"], row["statistic"])
+            values.setdefault(key, {}).setdefault(row["cell"], {})[int(row["seed"])] = row
+    for (family, model, name, statistic), cells in values.items():
+        base = cells.get(reference, {})
+        for cell, own in cells.items():
+            seeds = sorted(own.keys() & base.keys())
+            if cell == reference or not seeds:
+                continue
+            gaps = np.array([own[seed]["value"] - base[seed]["value"] for seed in seeds])
+            half = _half_width(gaps)
+            yield {
+                "kind": "difference",
+                "family": family,
+                "model": model,
+                "cell": cell,
+                "method": own[seeds[0]]["method"],
+                "set": name,
+                "checkpoint": None,
+                "statistic": statistic,
+                "value": float(gaps.mean()),
+                "lo": float(gaps.mean()) - half,
+                "hi": float(gaps.mean()) + half,
+                "question": METHOD_QUESTION,
+                "n_seeds": len(seeds),
+                "run_ids": " ".join(arm[seed]["run_ids"] for arm in (own, base) for seed in seeds),
+                "note": f"minus {reference}, paired by seed",
+            }
+
+
+def _null_rows(
+    family: str, model: str, name: str, critic: CriticValues, resamples: int, permutations: int
+) -> list[Row]:
+    rows = []
+    for null in NULLS:
+        simulated = simulate(critic, null, _stream("null", null, family, model, name))
+        found = summarise(
+            trajectory_statistics(simulated),
+            _stream("null prompts", null, family, model, name),
+            resamples=resamples,
+        )
+        permuted = permute(simulated, _stream("null permute", null, family, model, name), permutations)
+        found |= excess_share(permuted, simulated.prompt)
+        # A simulated critic predicts no reward.
+        kept = {
+            key: item
+            for key, item in found.items()
+            if not key.startswith(("explained", "calibration", "boundary_change", "squared_error", "success"))
+        }
+        place = {"kind": "null", "family": family, "model": model, "method": null, "set": name}
+        rows += _statistic_rows({**place, "checkpoint": None, "question": NULL_QUESTION}, kept)
+    return rows
+
+
+def _half_width(values: np.ndarray) -> float:
+    """Half the 95 % t interval over seeds; NaN for fewer than two, or where they do not differ."""
+    if values.size < 2 or float(np.ptp(values)) == 0.0:
+        return np.nan
+    return float(t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
+
+
+def _tidy(rows: Iterable[Row]) -> pd.DataFrame:
+    order = {"published": 0, "run": 1, "method": 2, "difference": 3, "null": 4}
+    entries = sorted(rows, key=lambda row: order[row["kind"]])
+    return frame(entries, ROWS)
+
+
+def _stream(*names: Any) -> np.random.Generator:
+    return numpy_stream(0, "diagnose", *map(str, names))

@@ -1,0 +1,26 @@
+# What the critics' values do over turns, beside simulated critics and published numbers. Reads one collected table.
+
+
+rule diagnose:
+    input:
+        critic_values=rules.collect.output.critic_values,
+        published=PRODUCTS.published_files,
+        code=PRODUCTS.sources("diagnose", "stats"),
+    output:
+        statistics="results/{scale}/{study}/tables/critic_statistics.csv",
+        trajectories="results/{scale}/{study}/tables/critic_trajectories.parquet",
+    log:
+        "logs/{scale}/{study}/diagnose.log",
+    conda:
+        "../envs/turnscale.yaml"
+    params:
+        definition=PRODUCTS.study_hash,
+    shell:
+        "turnscale job diagnose --study {wildcards.study:q} --scale {wildcards.scale:q} > {log:q} 2>&1"
+
+
+def diagnosis(entry):
+    """What a table or figure of kind critic reads besides the other tables."""
+    if entry.kind != "critic":
+        return []
+    return expand(rules.diagnose.output, study=PLAN.study.study, scale=PLAN.scale.scale)

@@ -14,6 +14,8 @@ from rich.table import Table
 from turnscale import jobs
 from turnscale.errors import TurnscaleError
 from turnscale.study import Plan, resolve
+from turnscale.tabular import commands as tabular
+from turnscale.tabular.plan import is_tabular, resolve_tabular
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,6 +63,9 @@ def plan(
     ] = 0.03,
 ) -> None:
     """Show what a study at a scale consists of, what is done, how long the rest takes and what it can detect."""
+    if is_tabular(study, ROOT):
+        tabular.show_plan(resolve_tabular(study, scale, seeds=seeds, root=ROOT), out)
+        return
     resolved = resolve(study, scale, seeds=seeds, root=ROOT)
     _show_cells(resolved)
     _show_time(resolved, cores)
@@ -151,6 +156,9 @@ def reproduce(
 
     if cores != "all" and not (cores.isdecimal() and int(cores) > 0):
         raise TurnscaleError(f"is '{cores}'.", key="--cores", remedy="give a number of at least 1, or 'all'.")
+    if is_tabular(study, ROOT):
+        release_stale_lock(ROOT)
+        raise typer.Exit(tabular.reproduce(resolve_tabular(study, scale, seeds=seeds, root=ROOT), cores))
     resolved = resolve(study, scale, seeds=seeds, root=ROOT)
     if release_stale_lock(ROOT):
         out.print("The lock of a killed workflow was removed; finished work is kept.")
@@ -201,6 +209,12 @@ def runs_restore(study: StudyOption = "mpo", scale: ScaleOption = "quick", seeds
     """Rebuild lost records under results/ from the tracking store; then 'make tables' needs no training."""
     from turnscale.track.records import restore
 
+    if is_tabular(study, ROOT):
+        from turnscale.tabular.runs import restore as restore_blocks
+
+        written, kept, absent = restore_blocks(resolve_tabular(study, scale, seeds=seeds, root=ROOT))
+        out.print(f"{written} records rebuilt, {kept} were there, {absent} are not in the store.")
+        return
     done = restore(resolve(study, scale, seeds=seeds, root=ROOT))
     out.print(f"{done.written} records rebuilt, {done.kept} were there, {done.absent} are not in the store.")
 
@@ -251,6 +265,7 @@ def _register() -> None:
     app.add_typer(seeds_app, name="seeds", rich_help_panel="Reproduce")
     app.add_typer(runs_app, name="runs", rich_help_panel="Reproduce")
     app.add_typer(jobs.app, name="job", hidden=True)
+    tabular.register(app, jobs.app)
     method_commands.register(app)
     commands.register(app)
 

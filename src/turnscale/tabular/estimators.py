@@ -1,13 +1,13 @@
 """Bias, variance and direction of policy-gradient estimators, against the exact gradient of a small task.
 
-The credits are the registered functions on `TurnBatch`, the ratios too; what multiplies a token's score is taken from
-automatic differentiation of sum(ratio x advantage), so any registered ratio can be asked. Every estimator is a mean over
-the rollouts of a sum over tokens, without clip and without whitening of the batch. Critics are exact: the expected
-reward under the sampler given what is visible before the token.
+The credits are the registered functions on `TurnBatch`, the ratios too; what multiplies a token's score is taken
+from automatic differentiation of sum(ratio x advantage), so any registered ratio can be asked. Every estimator is a
+mean over the rollouts of a sum over tokens, without clip and without whitening of the batch. Critics are exact: the
+expected reward under the sampler given what is visible before the token.
 
-Not all estimators aim at the gradient of the expected reward. Dividing by a group's standard deviation, or giving the
-later turns of a tree more weight, aims elsewhere; for those the cosine between the mean estimate and the gradient says
-what remains, and the bias in length is a matter of the learning rate.
+Not all estimators aim at the gradient of the expected reward. Dividing by a group's standard deviation, or giving
+the later turns of a tree more weight, aims elsewhere; for those the cosine between the mean estimate and the gradient
+says what remains, and the bias in length is a matter of the learning rate.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from turnscale.batch import TurnBatch
 from turnscale.methods import Method
 from turnscale.seeding import numpy_stream
 from turnscale.tabular.exact import Enumerated, enumerate_task, midway, one_step_away
+from turnscale.tabular.plan import ON_POLICY
 from turnscale.tabular.task import Array
 from turnscale.tabular.training import Design, design_of
 
 BLOCKS = 20
 """Blocks of batches left out in turn by the jackknife behind every interval."""
 LEVEL = 0.95
-ON_POLICY = "on-policy"
 
 STATISTICS = (
     "cosine",
@@ -45,11 +45,11 @@ STATISTICS = (
     "dead_batch_share",
 )
 """cosine: of the mean estimate with the gradient. scale: the mean estimate along the gradient, in lengths of the
-gradient (1 if unbiased). relative_bias: |mean - gradient| / |gradient|. relative_variance: trace of the covariance of
-one batch's estimate / |gradient|^2. snr: |mean| / sqrt(trace). snr_per_100_calls: the same for batches worth 100
+gradient (1 if unbiased). relative_bias: |mean - gradient| / |gradient|. relative_variance: trace of the covariance
+of one batch's estimate / |gradient|^2. snr: |mean| / sqrt(trace). snr_per_100_calls: the same for batches worth 100
 environment calls. batch_cosine: mean cosine of one batch's estimate with the gradient (0 for a zero estimate).
-dead_token_share: action tokens after the fork whose advantage is exactly 0. dead_batch_share: batches whose estimate is
-exactly 0. Squared lengths are freed of the Monte-Carlo noise of the mean."""
+dead_token_share: action tokens after the fork whose advantage is exactly 0. dead_batch_share: batches whose
+estimate is exactly 0. Squared lengths are freed of the Monte-Carlo noise of the mean."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ def draw(
     ends /= ends[-1]
     starts = np.concatenate([[0.0], ends[:-1]])
     shape = (batches, len(design.forks), design.siblings)
+    index: Array
     if design.copied:
         index = np.empty(shape, dtype=np.int64)
         for group, fork in enumerate(design.forks):

@@ -1,8 +1,8 @@
 """The probe task with every trajectory written out, so that values and the policy gradient are exact sums.
 
 A turn is one token (a tool of three; an answer of eight) or two (a tool of four as 2 x 2, the fourth returning
-nothing; an answer as 4 x 2). A softmax table row belongs to each visible state and the tokens already said in the turn.
-Trajectories are in lexicographic order of target and tokens, so those that share a prefix lie side by side.
+nothing; an answer as 4 x 2). A softmax table row belongs to each visible state and the tokens already said in the
+turn. Trajectories are in lexicographic order of target and tokens, so those that share a prefix lie side by side.
 """
 
 from __future__ import annotations

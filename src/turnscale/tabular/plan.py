@@ -22,6 +22,12 @@ from turnscale.methods import Method, load_method
 FAMILY = "probe"
 MODEL = "tabular"
 
+SCORE = "score"
+"""The metric name of a seed's greedy accuracy."""
+
+ON_POLICY = "on-policy"
+"""Where the sampler is the policy itself and every ratio is 1."""
+
 TABLES = ("grouping_main", "grouping_verdicts", "grouping_estimators")
 FIGURES = ("grouping_accuracy", "grouping_estimators")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -128,8 +129,23 @@ def handle(tables: Tables, cell: str, *, marker: bool = True, line: bool = True)
     )
 
 
+class Captioned(Protocol):
+    """What a figure says about its origin: its study, its scale and what its numbers are."""
+
+    @property
+    def study(self) -> Any:
+        """The study, which has a name in ``study``."""
+
+    @property
+    def scale(self) -> str:
+        """Name of the scale."""
+
+    def statement(self) -> str:
+        """What the numbers are, in a sentence."""
+
+
 def finish(
-    drawing: Drawing, tables: Tables, title: str, notes: Iterable[str], handles: Sequence[Line2D] = ()
+    drawing: Drawing, tables: Captioned, title: str, notes: Iterable[str], handles: Sequence[Line2D] = ()
 ) -> None:
     """Title above, legend and sentences below, each in room of its own."""
     width = drawing.get_figwidth()

@@ -201,7 +201,12 @@ def evaluate_run(
             store.copy_artifacts(record["run_id"], names, Path(scratch))
             load_adapter(agent, Path(scratch) / record["adapter"])
     sampler = Sampler(
-        lambda: make_decoder(agent.model, adapter), agent.chat, family, settings.temperature, settings.batch
+        lambda: make_decoder(agent.model, adapter),
+        agent.chat,
+        family,
+        settings.temperature,
+        settings.batch,
+        spec["method"]["sampling"]["evaluation_context"],
     )
     test = load_panels(panels_file, family).tasks
     label = f"{record['cell']} seed {record['seed']}"

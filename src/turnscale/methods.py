@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnscale.axes import AXES, TERMS, Choice
+from turnscale.config.load import read_yaml
 from turnscale.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -263,13 +263,7 @@ def _read_row(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
         close = difflib.get_close_matches(path.stem, known, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known methods: {', '.join(known)}."
         raise ConfigError(f"there is no method {path.stem!r}", file=path, remedy=hint)
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        line = " ".join(str(error).split())
-        raise ConfigError(f"not valid YAML: {line}", file=path, remedy="mend the syntax.") from error
-    if not isinstance(raw, dict):
-        raise ConfigError("a method is a mapping of keys", file=path, remedy="see docs/methods.md.")
+    raw = read_yaml(path)
     raw["name"] = path.stem
     parent = raw.pop("extends", None)
     if parent is None:

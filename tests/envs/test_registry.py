@@ -64,5 +64,5 @@ def test_files_that_are_no_family_are_refused(tmp_path: Path, text: str) -> None
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="there is no such file"):
         read_family_config(tmp_path / "none.yaml")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -29,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from turnscale.agent.chat import ChatFormat
 from turnscale.agent.config import ModelConfig
+from turnscale.config.load import read_yaml
 from turnscale.errors import CheckpointError, ConfigError
 
 transformers_logging.disable_progress_bar()  # loading takes a moment and happens in every job
@@ -59,12 +59,7 @@ class Checkpoint:
 def load_config(path: str | Path) -> ModelConfig:
     """Read a ModelConfig from YAML or JSON. Raises ConfigError naming the file and key."""
     path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError("cannot be read", file=path, remedy="give the path of a model file") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"is not valid YAML ({error.__class__.__name__})", file=path) from error
+    content = read_yaml(path)
     try:
         return ModelConfig.model_validate(content)
     except ValidationError as error:

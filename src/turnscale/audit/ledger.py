@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turnscale.audit.textfile import read_text, refuse_repeated_keys
+from turnscale.audit.textfile import read_text
 from turnscale.config.load import read_yaml
 from turnscale.errors import ConfigError
 from turnscale.stats.passk import Metric
@@ -238,7 +238,6 @@ def load_ledger(path: str | Path) -> Ledger:
 
     read_text(path, ConfigError)
     data = read_yaml(Path(path))
-    refuse_repeated_keys(path)
     try:
         ledger = Ledger.model_validate(data)
     except ValidationError as error:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
-from turnscale.errors import ConfigError, DataError, TurnscaleError
+from turnscale.errors import DataError, TurnscaleError
 
 MAX_BYTES = 200_000_000
 """Largest text file read into memory; a ledger is a few kilobytes, a rollout dump tens of megabytes."""
@@ -43,29 +41,3 @@ def read_text(path: str | Path, error: type[TurnscaleError] = DataError) -> str:
     if "\x00" in text:
         raise error("contains NUL bytes and is not a text file.", file=path, remedy="save it as UTF-8 text.")
     return text
-
-
-def refuse_repeated_keys(path: str | Path) -> None:
-    """Raise ConfigError when a mapping in a (valid) YAML file writes a key twice; YAML would keep the last."""
-    stack = [yaml.compose(read_text(path, ConfigError), Loader=yaml.SafeLoader)]
-    visited: set[int] = set()  # an alias is the same node again, and may even contain itself
-    while stack:
-        node = stack.pop()
-        if id(node) in visited:
-            continue
-        visited.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            stack.extend(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                if key.value in seen:
-                    raise ConfigError(
-                        f"the key {key.value!r} is written twice.",
-                        file=path,
-                        key=f"line {key.start_mark.line + 1}",
-                        remedy="keep one of the two.",
-                    )
-                if isinstance(key.value, str):
-                    seen.add(key.value)
-                stack.append(value)

@@ -25,7 +25,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 
     Raises:
-        ConfigError: the file is missing, is not UTF-8, is not YAML or does not hold a mapping.
+        ConfigError: the file is missing, is not UTF-8, is not YAML, writes a key twice or does not hold a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -40,7 +40,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"cannot be read ({error.strerror}).", file=path, remedy="check the path."
         ) from None
     try:
-        value = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is not None:
+            _refuse_repeated_keys(node, path)
+        value = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = f" at line {line + 1}" if line is not None else ""
@@ -55,6 +59,32 @@ def read_yaml(path: Path) -> dict[str, Any]:
             "must hold a mapping of keys to values.", file=path, remedy="see docs/reference.md."
         )
     return {str(key): item for key, item in value.items()}
+
+
+def _refuse_repeated_keys(root: yaml.Node, path: Path) -> None:
+    """Raise ConfigError when a mapping anywhere in a YAML document writes a key twice; YAML would keep the last."""
+    stack = [root]
+    visited: set[int] = set()  # an alias is the same node again, and may even contain itself
+    while stack:
+        node = stack.pop()
+        if id(node) in visited:
+            continue
+        visited.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            stack.extend(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in seen:
+                        raise ConfigError(
+                            f"the key {key.value!r} is written twice.",
+                            file=path,
+                            key=f"line {key.start_mark.line + 1}",
+                            remedy="keep one of the two.",
+                        )
+                    seen.add(key.value)
+                stack.append(value)
 
 
 def validate(model: type[Section], value: Any, file: str | Path, prefix: str = "") -> Section:

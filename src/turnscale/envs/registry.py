@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from turnscale.config.load import read_yaml
 from turnscale.envs.protocol import Family, Limits
 from turnscale.envs.qa import QaFamily, QaParameters
 from turnscale.envs.search import SearchFamily
@@ -70,16 +70,7 @@ def load_family(config: Mapping[str, Any] | FamilyConfig, file: str | Path | Non
 def read_family_config(path: str | Path) -> FamilyConfig:
     """Read ``configs/families/*.yaml``."""
     path = Path(path)
-    try:
-        data = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(
-            f"the family cannot be read ({error.strerror})",
-            file=path,
-            remedy="check the name; families live in configs/families.",
-        ) from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not valid YAML ({error})", file=path, remedy="mend the file.") from error
+    data = read_yaml(path)
     return _validate(FamilyConfig, data, path)
 
 

@@ -136,6 +136,41 @@ class Products:
         cell = self.cell(wildcards)
         return {"base": str(self.plan.base_path(cell)), "panels": str(self.plan.panels_path(cell))}
 
+    def unfinished(self, stage: str) -> str:
+        """Constraint on ``{family}`` that lets a rule's path match only where its record is still to be made.
+
+        A record's path holds the hash of everything that can change it, so a record that exists is a fact and
+        no job: neither a lost input far upstream nor an edited command can have it made again. To repeat a
+        run, remove its record.
+
+        Args:
+            stage: ``critic``, ``train`` or ``evaluate``.
+        """
+        places: dict[str, list[str]] = {}
+        for cell in self.plan.cells:
+            for seed in cell.seeds:
+                path = self._open_record(stage, cell, seed)
+                if path is not None:
+                    arm, _, last = path.parent.as_posix().rpartition("/seed-")
+                    start = f"/{cell.family}/{cell.model}"
+                    places.setdefault(arm[arm.rindex(start) + 1 :], []).append(last)
+        if not places:
+            return "(?!)"
+        arms = (f"{re.escape(arm)}/seed-(?:{'|'.join(seeds)})" for arm, seeds in places.items())
+        return f"(?=(?:{'|'.join(arms)})/)[^/]+"
+
+    def _open_record(self, stage: str, cell: ResolvedCell, seed: int) -> Path | None:
+        plan = self.plan
+        run = plan.run_path(cell, seed)
+        if stage == "critic":
+            path = None if cell.critic is None else plan.critic_path(cell, seed)
+            return path if path is not None and not (plan.root / path).exists() else None
+        if stage == "train":
+            return None if (plan.root / run).exists() else run
+        made, evaluated = plan.root / run, plan.root / plan.evaluation_path(cell, seed)
+        current = made.exists() and evaluated.exists() and evaluated.stat().st_mtime >= made.stat().st_mtime
+        return None if current else run
+
     @cached_property
     def seeds(self) -> int:
         """Seeds per trained cell."""

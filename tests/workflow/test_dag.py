@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -122,3 +123,35 @@ def test_no_shell_text_holds_a_value(project: Project) -> None:
             assert 'f"' not in command
             assert "PLAN" not in command
             assert "config[" not in command
+
+
+def test_lost_inputs_of_finished_runs_train_nothing_and_one_more_seed_only_itself(project: Project) -> None:
+    """Without this a rebuilt panel, base or gate would train every finished run that reads it again."""
+    plan = project.plan()
+    project.finish(plan)
+    for cell in plan.cells:
+        for path in (plan.base_path(cell), plan.panels_path(cell)):
+            (project.root / path).unlink(missing_ok=True)
+    for name in ("tracking.json", "mpo/gates.json"):
+        (project.root / plan.results() / name).unlink()
+    assert not project.dry_run().keys() & {"train", "evaluate", "critic", "base", "panels"}
+    jobs = project.dry_run("seeds=3")
+    assert jobs["train"] == jobs["evaluate"] == trained(project)
+    assert jobs["critic"] == jobs["base"] == jobs["panels"] == jobs["gates"] == jobs["tracking"] == 1
+
+
+def test_a_run_made_again_is_evaluated_again(project: Project) -> None:
+    plan = project.plan()
+    project.finish(plan)
+    run = project.root / plan.run_path(plan.cells[1], 0)
+    later = run.stat().st_mtime + 100
+    os.utime(run, (later, later))
+    jobs = project.dry_run()
+    assert jobs["evaluate"] == 1
+    assert "train" not in jobs
+
+
+def test_an_edited_command_trains_nothing_again(project: Project) -> None:
+    project.finish(project.plan())
+    project.edit("workflow/rules/train.smk", '"turnscale job train --spec', '"turnscale  job train --spec')
+    assert not project.dry_run().keys() & {"train", "evaluate", "critic"}

@@ -61,6 +61,8 @@ rule critic:
         "logs/{scale}/critic/{family}-{model}-{critic}-seed-{seed}.log",
     benchmark:
         "logs/{scale}/critic/{family}-{model}-{critic}-seed-{seed}.tsv"
+    wildcard_constraints:
+        family=PRODUCTS.unfinished("critic"),
     retries: 1
     conda:
         "../envs/turnscale.yaml"

@@ -12,6 +12,8 @@ rule evaluate:
         "logs/{scale}/{study}/evaluate/{family}-{model}-{cell}-{train}-{evaluation}-seed-{seed}.log",
     benchmark:
         "logs/{scale}/{study}/evaluate/{family}-{model}-{cell}-{train}-{evaluation}-seed-{seed}.tsv"
+    wildcard_constraints:
+        family=PRODUCTS.unfinished("evaluate"),
     retries: 1
     conda:
         "../envs/turnscale.yaml"

@@ -26,6 +26,8 @@ rule train:
         "logs/{scale}/{study}/train/{family}-{model}-{cell}-{train}-seed-{seed}.log",
     benchmark:
         "logs/{scale}/{study}/train/{family}-{model}-{cell}-{train}-seed-{seed}.tsv"
+    wildcard_constraints:
+        family=PRODUCTS.unfinished("train"),
     retries: 1
     conda:
         "../envs/turnscale.yaml"

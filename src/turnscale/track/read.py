@@ -18,13 +18,14 @@ from turnscale.track.run import RECORD, insist
 from turnscale.track.store import connect, is_default, store_dir
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run as StoredRun
+
+    from mlflow import MlflowClient
 
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A run of any kind as the store tells it."""
+    """A run of any kind as the store tells it; ``ended`` in seconds since the epoch, 0 while it runs."""
 
     run_id: str
     kind: str
@@ -33,6 +34,7 @@ class StoredJob:
     complete: bool
     superseded: bool
     attempt: int
+    ended: float
     tags: Mapping[str, str]
 
 
@@ -170,5 +172,6 @@ def _job(run: StoredRun) -> StoredJob:
         complete=tags.get("turnscale.complete") == "1",
         superseded="turnscale.superseded" in tags,
         attempt=int(tags.get("turnscale.attempt", "0")),
+        ended=(run.info.end_time or 0) / 1000,
         tags={key.removeprefix("turnscale."): value for key, value in tags.items()},
     )

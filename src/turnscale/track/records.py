@@ -17,7 +17,7 @@ from turnscale.errors import DataError
 from turnscale.study import Plan, ResolvedCell
 from turnscale.track.environment import code_revision, source_hash
 from turnscale.track.read import Store, StoredJob
-from turnscale.track.run import open_log, upload, upload_json
+from turnscale.track.run import RECORD, open_log, upload, upload_json
 from turnscale.track.store import connect
 
 
@@ -153,7 +153,7 @@ def publish_evaluation(
     start = int(insist(lambda: client.get_run(run_id), "look up the run").info.start_time)
     rows = [Metric(key, float(value), start, 0) for key, value in summary.items()]
     insist(lambda: client.log_batch(run_id, metrics=rows), "log the evaluation")
-    upload_json(client, run_id, record, f"{folder}/record.json")
+    upload_json(client, run_id, record, f"{folder}/{RECORD}")
     return record
 
 
@@ -189,7 +189,7 @@ def restore(plan: Plan) -> Restored:
         for seed in cell.seeds:
             job = jobs.get(keys[cell.family, cell.model, cell.cell, seed])
             _restore_one(plan.root / plan.run_path(cell, seed), store, job, done)
-            name = f"{evaluation_folder(cell.evaluation.hash)}/record.json"
+            name = f"{evaluation_folder(cell.evaluation.hash)}/{RECORD}"
             evaluated = job if job is not None and store.has(job, name) else None
             path = plan.root / plan.evaluation_path(cell, seed)
             _restore_one(path, store, evaluated, done, name=name)
@@ -214,7 +214,7 @@ def _restore_one(
     job: StoredJob | None,
     done: Restored,
     *,
-    name: str = "record.json",
+    name: str = RECORD,
     files: bool = False,
 ) -> None:
     if path.exists():
@@ -226,6 +226,8 @@ def _restore_one(
         if files:
             store.copy_artifacts(job.run_id, record["artifacts"], path.parent)
         write_record(path, record)
+        if name == RECORD:  # as old as the run: an evaluation made after it is still newer
+            os.utime(path, (job.ended, job.ended))
         done.written += 1
 
 

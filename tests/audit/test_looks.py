@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from turnscale.audit.ledger import DeclaredPlan
-from turnscale.audit.looks import GENESIS, Look, append, conclusion, departures, verify
+from turnscale.audit.adherence import judge, words
+from turnscale.audit.looks import GENESIS, Logged, Look, append, verify
+from turnscale.config.declared import DeclaredPlan
 from turnscale.errors import DataError
 
 LOOK = Look("mpo/ppo", 3, 3, 0.031, 0.21, "p", "2026-01-05T10:00:00Z")
+OBF = DeclaredPlan(seeds_per_arm=10, looks=[3, 5, 10], rule="obrien_fleming")
+
+
+def departures(plan: DeclaredPlan, entries: list[Logged], comparison: str = "mpo/ppo") -> str:
+    return "; ".join(judge(plan, entries, comparison).departures)
+
+
+def conclusion(plan: DeclaredPlan, entries: list[Logged], comparison: str = "mpo/ppo") -> str:
+    return words(plan, judge(plan, entries, comparison))
 
 
 @pytest.fixture
@@ -91,48 +101,94 @@ def test_impossible_looks_are_refused(tmp_path: Path, change: dict[str, object])
 
 
 def test_looks_that_follow_the_plan(log: Path) -> None:
-    plan = DeclaredPlan(seeds_per_arm=10, looks=[3, 5, 10], rule="obrien_fleming")
-    assert departures(plan, verify(log), "mpo/ppo") == []
+    assert departures(OBF, verify(log)) == ""
 
 
 def test_departures_from_the_plan_are_named(log: Path) -> None:
     append(log, replace(LOOK, seeds_a=12, seeds_b=12))
     plan = DeclaredPlan(seeds_per_arm=10, looks=[5, 10], rule="obrien_fleming")
-    words = "; ".join(departures(plan, verify(log), "mpo/ppo"))
-    assert "undeclared look at 3+3" in words
-    assert "undeclared look at 12+12" in words
-    assert "12 seeds per arm where 10 were declared" in words
-    assert departures(plan, verify(log), "never/looked") == []
+    said = departures(plan, verify(log))
+    assert "undeclared look at 3+3" in said
+    assert "undeclared look at 12+12" in said
+    assert "12 seeds per arm where 10 were declared" in said
+    assert departures(plan, verify(log), "never/looked") == ""
 
 
-def test_a_missing_and_a_repeated_look_are_named(log: Path) -> None:
-    append(log, replace(LOOK, seeds_a=10, seeds_b=10))
+def test_a_repeated_look_is_a_departure_and_a_skipped_one_is_only_said(log: Path) -> None:
     plan = DeclaredPlan(seeds_per_arm=10, looks=[3, 5, 8, 10], rule="obrien_fleming")
-    words = "; ".join(departures(plan, verify(log), "mpo/ppo"))
-    assert "2 looks at 10 seeds" in words
-    assert "look at 8 seeds is missing" in words
+    judged = judge(plan, verify(log), "mpo/ppo")
+    assert judged.departures == () and judged.skipped == (8,)
+    assert "no look on record at 8 seeds" in words(plan, judged)
+    append(log, replace(LOOK, seeds_a=10, seeds_b=10))
+    assert "2 looks at 10+10 seeds" in departures(plan, verify(log))
+
+
+def test_a_skipped_look_leaves_the_level_of_the_next_one(log: Path) -> None:
+    entries = verify(log)
+    assert judge(OBF, entries[1:2], "mpo/ppo").needed == judge(OBF, entries[:2], "mpo/ppo").needed
+
+
+def test_arms_of_unequal_size_are_outside_the_plan(tmp_path: Path) -> None:
+    entry = append(tmp_path / "looks.jsonl", replace(LOOK, seeds_b=2))
+    assert "undeclared look at 3+2 seeds" in departures(OBF, [entry])
+    assert judge(OBF, [entry], "mpo/ppo").needed is None
+
+
+def test_an_arm_that_no_run_trains_has_no_seeds_to_count(tmp_path: Path) -> None:
+    entry = append(tmp_path / "looks.jsonl", replace(LOOK, seeds_a=1, fixed="a"))
+    assert departures(OBF, [entry]) == ""
+    assert entry.look.counts == "-+3"
+
+
+def test_a_plan_declared_or_changed_after_a_look_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "looks.jsonl"
+    append(path, replace(LOOK, plan="none"))
+    assert "no plan was declared at the look at 3+3" in departures(OBF, verify(path))
+    earlier = DeclaredPlan(seeds_per_arm=5, looks=[3, 5], rule="obrien_fleming")
+    append(path, replace(LOOK, seeds_a=5, seeds_b=5, plan=earlier.words))
+    said = departures(OBF, verify(path))
+    assert "another plan was declared at the look at 5+5" in said and "5 seeds per arm" in said
+    assert departures(OBF, [append(tmp_path / "new.jsonl", replace(LOOK, plan=OBF.words))]) == ""
+
+
+def test_another_configuration_is_another_experiment_and_is_counted(log: Path) -> None:
+    for seeds in (3, 5):
+        append(log, replace(LOOK, seeds_a=seeds, seeds_b=seeds, configuration="mended"))
+    judged = judge(OBF, verify(log), "mpo/ppo")
+    assert judged.departures == () and judged.earlier == 3
+    assert judge(OBF, verify(log), "mpo/ppo", "").earlier == 2
 
 
 def test_a_p_value_where_an_e_value_was_declared(log: Path) -> None:
     plan = DeclaredPlan(seeds_per_arm=20, looks=[20], rule="e_value")
-    assert len(departures(plan, verify(log), "mpo/ppo")) == 3
+    assert len(judge(plan, verify(log), "mpo/ppo").departures) == 3
 
 
 def test_conclusions_follow_the_declared_rule(log: Path) -> None:
     entries = verify(log)  # p .21 at 3, .08 at 5, .03 at 10
-    obf = DeclaredPlan(seeds_per_arm=10, looks=[3, 5, 10], rule="obrien_fleming")
-    assert conclusion(obf, entries[:1], "mpo/ppo").startswith("continue (p 0.2100")
-    assert conclusion(obf, entries, "mpo/ppo").startswith("difference shown")
+    assert conclusion(OBF, entries[:1]).startswith("continue (p 0.21 at 3+3")
+    assert conclusion(OBF, entries).startswith("difference shown (p 0.03 at 10+10 seeds, needed at most 0.04")
     fixed = DeclaredPlan(seeds_per_arm=10, looks=[10])
-    assert conclusion(fixed, entries[2:], "mpo/ppo") == "difference shown"
-    assert conclusion(fixed, entries, "mpo/ppo").startswith("no conclusion, the plan was not followed")
-    assert conclusion(obf, entries, "never/looked") == "not looked at yet"
+    assert conclusion(fixed, entries[2:]).startswith("difference shown")
+    assert conclusion(fixed, entries).startswith("no conclusion, the plan was not followed")
+    assert conclusion(OBF, entries, "never/looked") == "not looked at yet"
+
+
+def test_p_below_five_percent_at_the_first_look_shows_nothing(tmp_path: Path) -> None:
+    entry = append(tmp_path / "looks.jsonl", replace(LOOK, value=0.01))
+    assert conclusion(OBF, [entry]).startswith("continue")
+    assert judge(OBF, [entry], "mpo/ppo").needed == pytest.approx(0.000346, abs=1e-6)
+
+
+def test_the_last_look_stops(log: Path) -> None:
+    append(log.with_name("other"), replace(LOOK, seeds_a=10, seeds_b=10, value=0.06))
+    assert conclusion(OBF, verify(log.with_name("other"))).startswith("stop: not shown")
 
 
 def test_e_values_conclude_at_any_time(tmp_path: Path) -> None:
     path = tmp_path / "looks.jsonl"
     plan = DeclaredPlan(seeds_per_arm=20, looks=[20], rule="e_value")
     append(path, replace(LOOK, statistic="e", value=8.0))
-    assert conclusion(plan, verify(path), "mpo/ppo") == "continue: e 8 of 20"
+    assert conclusion(plan, verify(path)) == "continue (e 8 at 3+3 seeds, needed at least 20)"
     append(path, replace(LOOK, statistic="e", value=21.0, seeds_a=4, seeds_b=4))
-    assert conclusion(plan, verify(path), "mpo/ppo") == "difference shown"
+    assert conclusion(plan, verify(path)).startswith("difference shown")

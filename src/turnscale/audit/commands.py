@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from turnscale.errors import DataError
+
 PANEL = "Audit a paper"
 
 Out = Annotated[
@@ -151,9 +153,17 @@ def looks(
     ledger: Annotated[
         Path | None, typer.Option(help="Ledger whose declared plan the looks should follow.")
     ] = None,
+    study: Annotated[
+        str | None, typer.Option(help="Study whose declared plan the looks should follow.")
+    ] = None,
 ) -> None:
-    """Verify the log of looks at growing seeds, and say where it departs from the declared plan."""
+    """Verify the log of looks at growing seeds, and say what it allows under the declared plan.
+
+    turnscale looks looks/quick/mpo.jsonl --study mpo
+    """
     from turnscale.audit import run
 
-    for line in run.looks_words(log, head, ledger):
+    if ledger is not None and study is not None:
+        raise DataError("is given beside --ledger.", key="--study", remedy="name one plan.")
+    for line in run.looks_words(log, head, ledger, study):
         typer.echo(line)

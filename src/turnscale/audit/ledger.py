@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnscale.audit.textfile import read_text
+from turnscale.config.declared import DeclaredPlan
 from turnscale.config.load import read_yaml
 from turnscale.errors import ConfigError
 from turnscale.stats.passk import Metric
@@ -186,15 +187,6 @@ class Pattern(Strict):
     note: str | None = None
 
 
-class DeclaredPlan(Strict):
-    """What a study promised before it looked: seeds per arm, when to look, how the error rate is spent."""
-
-    seeds_per_arm: Count
-    looks: Annotated[list[Count], Field(min_length=1)]  # seeds per arm at each look, increasing
-    alpha: Annotated[float, Field(gt=0.0, lt=0.5, allow_inf_nan=False)] = 0.05
-    rule: Literal["fixed", "obrien_fleming", "e_value"] = "fixed"
-
-
 class Selection(Strict):
     """How the reported checkpoint was chosen: the best of ``checkpoints`` on the evaluation tasks themselves."""
 
@@ -272,7 +264,7 @@ def _has(here: Any, part: int | str) -> bool:
 
 def _problem(error: Any) -> str:
     shown = reprlib.repr(error.get("input"))
-    message = str(error["msg"]).rstrip(".")
+    message = str(error["msg"]).removeprefix("Value error, ").rstrip(".")
     return f"{message}." if error["type"] == "missing" else f"{message} (found {shown})."
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 from turnscale.audit.ledger import Benchmark, Claim, Ledger, Measure, Pattern, Status
@@ -53,26 +52,6 @@ def check_ledger(ledger: Ledger, file: str | Path) -> None:
                         key=f"local.{field}",
                         remedy=f"use one of {', '.join(sorted(known_names))}.",
                     )
-    if ledger.plan is not None:
-        looks = ledger.plan.looks
-        if ledger.plan.rule == "fixed" and len(looks) != 1:
-            raise ConfigError(
-                f"a fixed plan has one look, not {len(looks)}.",
-                file=file,
-                key="plan.looks",
-                remedy="list the last look only, or use rule obrien_fleming.",
-            )
-        if looks[0] < 2:
-            raise ConfigError(
-                "a look needs two seeds per arm.", file=file, key="plan.looks", remedy="start at 2 or more."
-            )
-        if any(b <= a for a, b in itertools.pairwise(looks)) or looks[-1] != ledger.plan.seeds_per_arm:
-            raise ConfigError(
-                f"looks {looks} must increase and end at seeds_per_arm = {ledger.plan.seeds_per_arm}.",
-                file=file,
-                key="plan.looks",
-                remedy="list the seeds per arm at each look; the last look uses all seeds.",
-            )
 
 
 def _unique(key: str, names: list[str], file: str | Path) -> None:

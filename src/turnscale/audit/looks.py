@@ -14,29 +14,61 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from turnscale.audit.ledger import DeclaredPlan
 from turnscale.audit.textfile import read_text
 from turnscale.errors import DataError
-from turnscale.stats.sequential import SequentialPlan
 
 GENESIS = "0" * 64
 """What stands in place of a previous hash in the first line."""
 
 
+NO_PLAN = "none"
+"""What a look remembers as its plan where the study declared none; empty means that nobody recorded it."""
+
+
 @dataclass(frozen=True)
 class Look:
-    """One look: the comparison, the seeds per arm seen, the difference (fraction) and the p or e value."""
+    """One look: the comparison, the seeds per arm seen, the difference (fraction) and the p or e value.
+
+    Attributes:
+        comparison: its name, the same at every look.
+        seeds_a, seeds_b: seeds seen of each arm.
+        difference: first arm minus second, a fraction.
+        value: the p or the e value.
+        statistic: ``p`` or ``e``.
+        when: ISO 8601, given by the caller.
+        note: anything worth remembering.
+        fixed: ``a`` or ``b`` where that arm is one checkpoint that no run trains; empty where both are trained.
+        data: identity of the outcomes looked at.
+        configuration: identity of how both arms were trained and tested.
+        plan: the plan as it was declared then, in words; `NO_PLAN` for none.
+    """
 
     comparison: str
     seeds_a: int
     seeds_b: int
     difference: float
     value: float
-    statistic: str  # "p" or "e"
-    when: str  # ISO 8601, given by the caller
+    statistic: str
+    when: str
     note: str = ""
+    fixed: str = ""
+    data: str = ""
+    configuration: str = ""
+    plan: str = ""
+
+    @property
+    def trained(self) -> tuple[int, ...]:
+        """Seeds of the trained arms."""
+        return tuple(seeds for arm, seeds in (("a", self.seeds_a), ("b", self.seeds_b)) if arm != self.fixed)
+
+    @property
+    def counts(self) -> str:
+        """``3+3``; an arm that is not trained has a dash."""
+        return "+".join(
+            "-" if arm == self.fixed else str(n) for arm, n in (("a", self.seeds_a), ("b", self.seeds_b))
+        )
 
 
 @dataclass(frozen=True)
@@ -62,19 +94,37 @@ def append(path: str | Path, look: Look) -> Logged:
     Raises DataError when the log does not verify or the look has a value that cannot be right.
     """
     _check(look)
-    entries = verify(path) if Path(path).exists() else []
-    previous = entries[-1].hash if entries else GENESIS
-    entry = Logged(len(entries), look, previous, _hash(len(entries), look, previous))
-    line = json.dumps({"index": entry.index, "look": asdict(look), "previous": previous, "hash": entry.hash})
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        _lock(file)
+        entries = verify(path) if path.stat().st_size else []
+        previous = entries[-1].hash if entries else GENESIS
+        entry = Logged(len(entries), look, previous, _hash(len(entries), look, previous))
+        line = {"index": entry.index, "look": asdict(look), "previous": previous, "hash": entry.hash}
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
     return entry
 
 
+def read(path: str | Path) -> list[Logged]:
+    """As `verify`, and no looks where there is no log yet or an empty one."""
+    path = Path(path)
+    return verify(path) if path.exists() and path.stat().st_size else []
+
+
+def _lock(file: TextIO) -> None:
+    """Keep other writers out until the file is closed, where the system can."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system: one writer at a time is up to the caller
+        return
+    fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+
+
 def verify(path: str | Path, head: str | None = None) -> list[Logged]:
-    """All looks of a log whose chain holds. Raises DataError naming the first line that does not fit.
+    """All looks of a log, which must not be empty. Raises DataError naming the first line that breaks the chain.
 
     ``head``: the hash that the last line must have, as noted down elsewhere.
     """
@@ -126,57 +176,9 @@ def _check(look: Look) -> None:
         problem = "value", f"{look.value} is not a {look.statistic} value"
     elif not math.isfinite(look.difference) or abs(look.difference) > 1:
         problem = "difference", f"{look.difference} is not a difference of fractions"
+    elif look.fixed not in ("", "a", "b"):
+        problem = "fixed", "must be a, b or empty"
     elif min(look.seeds_a, look.seeds_b) < 1:
         problem = "seeds", "an arm without seeds cannot be looked at"
     if problem is not None:
         raise DataError(f"{problem[1]}.", key=problem[0], remedy="log the values the comparison gave.")
-
-
-def departures(plan: DeclaredPlan, looks: list[Logged], comparison: str) -> list[str]:
-    """How the looks at one comparison differ from the declared plan, in words; empty when they follow it."""
-    seen = [entry.look for entry in looks if entry.look.comparison == comparison]
-    found = []
-    statistic = "e" if plan.rule == "e_value" else "p"
-    for look in seen:
-        if look.statistic != statistic:
-            found.append(
-                f"a look at {look.seeds_a}+{look.seeds_b} seeds used {look.statistic}, not {statistic}"
-            )
-        if plan.rule != "e_value" and not (look.seeds_a == look.seeds_b and look.seeds_a in plan.looks):
-            found.append(f"an undeclared look at {look.seeds_a}+{look.seeds_b} seeds")
-    counts = [look.seeds_a for look in seen]
-    if plan.rule != "e_value":
-        found += [f"{counts.count(n)} looks at {n} seeds" for n in sorted(set(counts)) if counts.count(n) > 1]
-        found += [
-            f"the declared look at {n} seeds is missing"
-            for n in plan.looks
-            if counts and n < max(counts) and n not in counts
-        ]
-    if counts and max(counts) > plan.seeds_per_arm:
-        found.append(f"{max(counts)} seeds per arm where {plan.seeds_per_arm} were declared")
-    return found
-
-
-def conclusion(plan: DeclaredPlan, looks: list[Logged], comparison: str) -> str:
-    """What the looks at one comparison allow under the declared rule: ``difference shown``, ``continue``, ….
-
-    Looks that departed from the plan allow nothing, and the text says how they departed.
-    """
-    departed = departures(plan, looks, comparison)
-    if departed:
-        return f"no conclusion, the plan was not followed: {'; '.join(departed)}"
-    seen = [entry.look for entry in looks if entry.look.comparison == comparison]
-    if not seen:
-        return "not looked at yet"
-    if plan.rule == "e_value":
-        best = max(look.value for look in seen)
-        return (
-            "difference shown"
-            if best >= 1 / plan.alpha
-            else f"continue: e {best:.3g} of {1 / plan.alpha:.3g}"
-        )
-    if plan.rule == "fixed":
-        return "difference shown" if seen[-1].value <= plan.alpha else "stop: not shown"
-    judged = SequentialPlan(tuple(plan.looks), plan.alpha).judge([look.value for look in seen])[-1]
-    words = "difference shown" if judged.verdict == "reject" else judged.verdict
-    return f"{words} (p {judged.p:.4f}, needs {judged.needed:.4f} at {judged.seeds} seeds)"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from turnscale.config.declared import DeclaredPlan
 from turnscale.config.load import Strict
 
 NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._+-]{0,62}[A-Za-z0-9+])?$"
@@ -202,6 +203,9 @@ class Study(Strict):
     groups: dict[Name, list[Name]] = Field(min_length=1)
     tables: dict[Name, Table] = Field(default_factory=dict)
     figures: dict[Name, Figure] = Field(default_factory=dict)
+    plan: DeclaredPlan | None = Field(
+        None, description="seeds and looks, declared before the first run; holds for each table's first metric"
+    )
     claims: str | None = Field(None, description="claims ledger of the study")
     code_version: int = Field(1, description="raise it by hand when a change of code changes numbers")
 

@@ -197,7 +197,7 @@ def sentence(tables: Tables, entry: Table | Figure, group: str = OWN) -> list[st
         mine = own[(own["cell"] == entry.reference) & own["checkpoint"].isna()]
         if entry.reference is not None and len(mine):
             label = tables.label(entry.reference) + (f" on {model}" if len(tables.arms) > 1 else "")
-            found.append(verdict(mine, own[own["kind"] == "null"], label))
+            found.append(verdict(mine, own[own["kind"] == "simulated"], label))
     return found
 
 
@@ -241,7 +241,7 @@ def _body(
             if len(mine):
                 seen.setdefault(tuple(_values(mine, columns)), []).append(tables.label(cell))
         body += [[", ".join(labels), *values] for values, labels in seen.items()]
-    nulls = rows[rows["kind"] == "null"]
+    nulls = rows[rows["kind"] == "simulated"]
     if len(nulls) and not set(columns) <= NOT_SIMULATED:
         body.append(["simulated at these lengths"])
         for name, (label, _) in NULLS.items():
@@ -257,7 +257,7 @@ def _body(
 
 
 def _sides(tables: Tables, rows: pd.DataFrame, cells: Sequence[str]) -> list[list[str]]:
-    nulls, whole = rows[rows["kind"] == "null"], rows[rows["checkpoint"].isna()]
+    nulls, whole = rows[rows["kind"] == "simulated"], rows[rows["checkpoint"].isna()]
     return [
         [tables.label(cell), *(found.get(name, MISSING) for name in NULLS)]
         for cell in cells

@@ -15,7 +15,7 @@ from turnscale.config.schema import Figure, Study, Table
 from turnscale.errors import ConfigError, DataError
 from turnscale.estimates import read_parquet
 from turnscale.estimates.compare import cells_of, entries_of
-from turnscale.estimates.schema import COMPARISONS, ESTIMATES, read_csv
+from turnscale.estimates.schema import COMPARISONS, ESTIMATES, LOOKS, read_csv
 from turnscale.estimates.scores import METRICS
 from turnscale.stats.question import Question
 
@@ -54,6 +54,11 @@ class Tables:
     def comparisons(self) -> pd.DataFrame:
         """comparisons.csv. Raises DataError as `estimates`."""
         return self._own(read_csv(self.folder / "comparisons.csv", COMPARISONS), "comparisons.csv")
+
+    @cached_property
+    def looks(self) -> pd.DataFrame:
+        """looks.csv: the comparisons that the declared plan covers. Raises DataError as `estimates`."""
+        return self._own(read_csv(self.folder / "looks.csv", LOOKS), "looks.csv")
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

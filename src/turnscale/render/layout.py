@@ -12,6 +12,7 @@ import pandas as pd
 from turnscale.config.schema import Figure, Table
 from turnscale.estimates.compare import shown_ks
 from turnscale.estimates.schema import ALL, BAND, PUBLISHED_ONLY, VALIDATION
+from turnscale.render import looks
 from turnscale.render.data import DEFAULT, RETRAINED, TASKS, Tables
 from turnscale.render.text import MISSING, metric_label, p_value, points, with_interval
 
@@ -63,7 +64,7 @@ def value_panel(tables: Tables, name: str, table: Table, own: pd.DataFrame, metr
         name for name in _places(table) if rows.loc[rows["benchmark"] == name, "published"].notna().any()
     ]
     question = RETRAINED if metric == "auc" else DEFAULT
-    stars = _stars(tables, name, own, metric, question)
+    stars = _stars(tables, name, table, own, metric, question)
     body: list[list[str]] = []
     for group in table.groups:
         if len(table.groups) > 1:
@@ -140,7 +141,8 @@ def curve_panels(tables: Tables, name: str, table: Table, own: pd.DataFrame, whe
 
 
 def difference_panel(tables: Tables, name: str, table: Table, family: str, model: str, where: str) -> Panel:
-    """Each cell minus the reference on the mean over benchmarks: interval, p, Holm, detectable effect."""
+    """Each cell minus the reference on the mean over benchmarks: interval, p, Holm, plan, detectable effect."""
+    planned = None if tables.study.plan is None else looks.covered(tables, table)
     every = tables.comparisons
     rows = every[
         (every["product"] == f"table:{name}") & (every["family"] == family) & (every["model"] == model)
@@ -154,19 +156,25 @@ def difference_panel(tables: Tables, name: str, table: Table, family: str, model
     for row in kept.to_dict("records"):
         metric = f"pass@{row['k']}" if row["metric"] == BAND else metric_label(row["metric"])
         seeds = f"{_count(row['n_seeds_a'])} v {_count(row['n_seeds_b'])}"
+        seeds += "" if planned is None else looks.mark(planned, row)
         text = with_interval(row["difference"], row["lo"], row["hi"], signed=True)
         if not math.isfinite(row["lo"]):
             text += ", not estimable"
             if math.isfinite(row["seed_sd_tolerance"]):
                 text += f" (stands while σ(seeds) < {points(row['seed_sd_tolerance'])})"
-        tests = [p_value(row["p"]), p_value(row["p_holm"]), points(row["mde"])]
+        plan = [] if planned is None else [looks.plan_text(planned, row)]
+        tests = [p_value(row["p"]), *plan, p_value(row["p_holm"]), points(row["mde"])]
         body.append([tables.label(row["cell_a"]), metric, text, *tests, seeds])
     sizes = sorted(set(kept["holm_size"].dropna()))
     adjusted = "p, Holm" + (f" over {' or '.join(map(str, sizes))}" if sizes else "")
     return Panel(
         title=f"{where}: difference to {tables.label(table.reference)}, mean over benchmarks, in points",
         spans=[],
-        columns=["", "metric", "difference", "p", adjusted, "detectable difference", "seeds"],
+        columns=[
+            *("", "metric", "difference", "p"),
+            *([] if planned is None else [looks.HEADING]),
+            *(adjusted, "detectable difference", "seeds"),
+        ],
         rows=body,
     )
 
@@ -206,9 +214,12 @@ def runs_text(line: pd.DataFrame) -> str:
 
 
 def _stars(
-    tables: Tables, name: str, own: pd.DataFrame, metric: str, question: str
+    tables: Tables, name: str, table: Table, own: pd.DataFrame, metric: str, question: str
 ) -> Mapping[tuple[str, str], str]:
-    """(cell, benchmark) -> "*" where the Holm-adjusted p is below 5 %, with two seeds or more on both sides."""
+    """(cell, benchmark) -> "*" where the Holm-adjusted p is below 5 %, with two seeds or more on both sides.
+
+    With a declared plan only cells whose planned difference it has shown are starred at all.
+    """
     every = tables.comparisons
     first = own.iloc[0]
     rows = every[
@@ -220,6 +231,7 @@ def _stars(
         & (every["p_holm"] < LEVEL)
         & (every["n_seeds_a"] >= 2)
         & (every["n_seeds_b"] >= 2)
+        & every["cell_a"].isin(looks.may_star(tables, table, str(first["family"]), str(first["model"])))
     ]
     return {
         (str(cell), str(benchmark)): "*"

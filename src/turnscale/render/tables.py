@@ -13,6 +13,7 @@ from turnscale.estimates.schema import BAND, PUBLISHED_ONLY, write_csv
 from turnscale.render import critic
 from turnscale.render.data import Tables, entry_of, write_text
 from turnscale.render.layout import RUNS, Panel, beside, panels
+from turnscale.render.looks import sentences as plan_sentences
 from turnscale.render.text import latex, markdown
 
 COLUMNS = [
@@ -106,6 +107,7 @@ def caption_of(tables: Tables, table: Table) -> list[str]:
         "nothing about retraining.",
         f"* differs from {tables.label(table.reference)} with Holm-adjusted p < 0.05 over every difference that this "
         "table states; never given where either side has a single seed.",
+        *plan_sentences(tables, table),
         f"Runs: {RUNS}; a planned run in none of the other counts had not ended.",
     ]
     if "auc" in table.metrics:

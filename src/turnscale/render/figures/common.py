@@ -50,16 +50,11 @@ class Series:
         return table
 
 
-def series(
-    tables: Tables, family: str, model: str, cell: str, metric: str, *, count: int | None = BLOCKS
-) -> Series | None:
-    """A logged quantity of one cell on the steps that all its seeds have; None if nothing was logged.
-
-    Args:
-        count: at most this many block means; None keeps every step.
+def logged(tables: Tables, family: str, model: str, cell: str, metric: str) -> pd.DataFrame:
+    """The finite values of one metric of one cell, a row per seed and step.
 
     Raises:
-        DataError: two values at one step of one run, or seeds without a common step.
+        DataError: two values at one step of one run.
     """
     every = tables.metrics
     kept = every[
@@ -69,13 +64,30 @@ def series(
         & (every["metric"] == metric)
     ]
     kept = kept[np.isfinite(kept["value"].astype("float64"))]
-    if kept.empty:
-        return None
     if kept.duplicated(["seed", "step"]).any():
         raise DataError(f"{metric} of {family}/{model}/{cell} has two values at one step.", key=metric)
+    return kept
+
+
+def series(
+    tables: Tables, family: str, model: str, cell: str, metric: str, *, count: int | None = BLOCKS
+) -> Series | None:
+    """A logged quantity of one cell on the steps that all its seeds have; None if there is no such step.
+
+    A quantity may be undefined at a step (explained variance where every reward is equal), so seeds can have gaps.
+
+    Args:
+        count: at most this many block means; None keeps every step.
+
+    Raises:
+        DataError: two values at one step of one run.
+    """
+    kept = logged(tables, family, model, cell, metric)
+    if kept.empty:
+        return None
     wide = kept.pivot(index="seed", columns="step", values="value").sort_index().dropna(axis=1)
     if wide.shape[1] == 0:
-        raise DataError(f"the seeds of {family}/{model}/{cell} share no step of {metric}.", key=metric)
+        return None
     steps, values = wide.columns.to_numpy(dtype=np.float64), wide.to_numpy(dtype=np.float64)
     if count is not None and steps.size > count:
         steps, values = blocks(steps, values, count)

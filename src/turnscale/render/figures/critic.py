@@ -255,7 +255,7 @@ def _published_lines(panel: Axes, outside: pd.DataFrame, names: Sequence[str], l
 
 def _null_marks(panel: Axes, own: pd.DataFrame) -> Rows:
     """Simulated critics as ticks at the right edge, their names spread so that none runs into another."""
-    nulls = own[(own["kind"] == "null") & (own["statistic"] == "share_token")]
+    nulls = own[(own["kind"] == "simulated") & (own["statistic"] == "share_token")]
     known = {str(row["method"]): 100 * float(row["value"]) for row in nulls.to_dict("records")}
     names = [name for name in SHOWN_NULLS if np.isfinite(known.get(name, np.nan))]
     heights = [known[name] for name in names]
@@ -274,7 +274,7 @@ def _null_marks(panel: Axes, own: pd.DataFrame) -> Rows:
             arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
         )  # fmt: skip
     return [
-        {"panel": "b", "statistic": f"null:{name}", "value": height / 100}
+        {"panel": "b", "statistic": f"simulated:{name}", "value": height / 100}
         for name, height in zip(names, heights, strict=True)
     ]
 

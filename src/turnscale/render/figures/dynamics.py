@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from turnscale.config.schema import Figure
 from turnscale.estimates.series import over_seeds
 from turnscale.render.data import Tables
-from turnscale.render.figures.common import finish, handle, heading, missing, series
+from turnscale.render.figures.common import finish, handle, heading, logged, missing, series
 from turnscale.render.style import grid, look, say
 from turnscale.render.text import plot
 
@@ -103,10 +103,12 @@ def _by_length(panel: Axes, tables: Tables, family: str, model: str, cells: list
     for place, cell in enumerate(cells):
         style = look(cell)
         for position, (metric, _) in enumerate(ranges):
-            found = series(tables, family, model, cell, metric, count=None)
-            if found is None:
+            # A length may occur at some steps only, and at others in another seed: each seed's own steps count.
+            found = logged(tables, family, model, cell, metric)
+            if found.empty:
                 continue
-            mean, lo, hi = (float(part[0]) for part in over_seeds(found.values.mean(axis=1, keepdims=True)))
+            means = found.groupby("seed")["value"].mean().to_numpy(dtype=np.float64)[:, None]
+            mean, lo, hi = (float(part[0]) for part in over_seeds(means))
             x = position + (place - (len(cells) - 1) / 2) * 0.8 / max(1, len(cells))
             if np.isfinite(lo):
                 panel.plot([x, x], [max(0.0, lo), hi], color=style.color, linewidth=0.9)

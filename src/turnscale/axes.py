@@ -168,6 +168,13 @@ CREDIT: dict[str, Choice] = {
         ("values", "values_turn"),
         {"credit unit": "turn, refined by token", "turn value read at": "first token", **BOOTSTRAP},
     ),
+    "utterance": Choice(
+        "turnscale.credit.utterance:utterance",
+        "value of state and turn minus value of the state",
+        {"gamma": UNIT},
+        ("values", "values_turn"),
+        {"credit unit": "turn", "turn value read at": "first token", **SKIPS},
+    ),
     "mixed": Choice(
         "turnscale.credit.mixed:mixed",
         "weighted sum of turn GAE and token GAE",

@@ -128,7 +128,10 @@ def values_with_sources(method: Method) -> list[tuple[str, str, str]]:
         rows += [(f"terms.{term}.{key}", str(value), "") for key, value in params.items()]
     for name in ("sampling", "critic"):
         for key, value in getattr(method, name).model_dump().items():
-            rows.append((f"{name}.{key}", str(value), ""))
+            parts = value.items() if isinstance(value, dict) else ()
+            rows += [(f"{name}.{key}.{part}", str(inner), "") for part, inner in parts]
+            if not parts and not (key == "twins" and value is None):
+                rows.append((f"{name}.{key}", str(value), ""))
     return [(key, value, method.sources.get(key, "")) for key, value, _ in rows]
 
 

@@ -66,6 +66,18 @@ class Sampling(Strict):
     fork: Literal["every_turn", "entropy"] | None = None
 
 
+class Twins(Strict):
+    """Off-policy twin critics: two of states and two of state and turn, on one backbone.
+
+    Attributes:
+        polyak: share of the trained weights that enters the target weights at each optimiser step.
+        replay: steps whose trajectories are replayed.
+    """
+
+    polyak: float = Field(gt=0.0, le=1.0)
+    replay: int = Field(ge=1)
+
+
 class Critic(Strict):
     """The critic.
 
@@ -76,6 +88,7 @@ class Critic(Strict):
         updates_per_policy_update: critic passes for each policy pass.
         trained_at: tokens at which the (token) head learns.
         turn_trained_at: tokens at which the turn head of a two-head critic learns.
+        twins: both heads are twins and learn off-policy, or null.
     """
 
     heads: Literal[0, 1, 2] = 0
@@ -84,6 +97,12 @@ class Critic(Strict):
     updates_per_policy_update: int = Field(default=1, ge=1)
     trained_at: Literal["tokens", "turn_first", "turn_last"] = "tokens"
     turn_trained_at: Literal["tokens", "turn_first", "turn_last"] = "turn_first"
+    twins: Twins | None = None
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the value head."""
+        return 2 * self.heads if self.twins else self.heads
 
 
 class Method(Strict):
@@ -165,7 +184,10 @@ class Method(Strict):
     def resolved(self) -> dict[str, Any]:
         """What can change a number, as plain JSON values, for hashing: no name, prose or sources."""
         prose = {"name", "title", "summary", "paper", "sources", "identities", "inert"}
-        return self.model_dump(mode="json", by_alias=True, exclude=prose)
+        row = self.model_dump(mode="json", by_alias=True, exclude=prose)
+        if self.critic.twins is None:
+            del row["critic"]["twins"]
+        return row
 
     def documented(self) -> dict[str, Any]:
         """The resolved row with its prose and sources, as plain JSON values."""
@@ -442,6 +464,18 @@ def _check_combination(method: Method, path: Path) -> None:
             "critic.heads",
             f"the credit {method.credit_choice['name']!r} needs a critic of {heads} head(s)",
             f"set critic.heads to {heads}.",
+        ),
+        (
+            (method.credit_choice["name"] == "utterance") != (method.critic.twins is not None),
+            "critic.twins",
+            "utterance credit and off-policy twin critics need each other",
+            "set critic.twins with the credit utterance only.",
+        ),
+        (
+            method.critic.twins is not None and method.critic.warmup,
+            "critic.warmup",
+            "twin critics begin cold: the warm-up regresses the undiscounted reward with one head each",
+            "set critic.warmup to false.",
         ),
         (
             method.ratio["name"] == "sequence" and aggregation != "sequence_mean",

@@ -44,6 +44,7 @@ BREAKS: dict[str, tuple[str, dict[str, Any]]] = {
     "stepopsd-coef-0": ("a", {"credit.coef": 0.1}),
     "tree-root-fork": ("b", {"credit.ddof": 0}),
     "tree-root-fork-toy": ("b", {"credit.ddof": 1}),
+    "archer-bellman": ("condition", {}),
     "sao-on-policy": ("b", {"clip.low": 0.1}),
 }
 

@@ -58,7 +58,7 @@ def test_a_sampler_that_differs_is_named(setting: Setting, monkeypatch: pytest.M
 
 
 def test_weights_that_move_are_named(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = update._step
+    step = update.clipped_step
 
     def nudged(parameters: list[Any], *rest: Any) -> float:
         norm = step(parameters, *rest)
@@ -66,7 +66,7 @@ def test_weights_that_move_are_named(setting: Setting, monkeypatch: pytest.Monke
             parameters[0].add_(1e-6)
         return norm
 
-    monkeypatch.setattr(update, "_step", nudged)
+    monkeypatch.setattr(update, "clipped_step", nudged)
     found = probe(setting, "grpo")
     assert not found["weights"].passed and found["weights"].difference > 0
 

@@ -106,7 +106,27 @@ def tied_heads(seed: int) -> TurnBatch:
     return batch.with_(values_turn=batch.values)
 
 
+def consistent_critics(seed: int) -> TurnBatch:
+    """The turn's value is what its state's successor promises: the reward, or the next turn's value."""
+    batch = random_batch(seed)
+    assert batch.values is not None
+    turns = torch.zeros_like(batch.values)
+    for row in range(batch.size):
+        for turn in range(int(batch.turn[row].max()) + 1):
+            following = (batch.turn[row] == turn + 1).nonzero()
+            ahead = batch.values[row, int(following[0])] if len(following) else batch.reward[row]
+            turns[row] = torch.where(batch.turn[row] == turn, ahead, turns[row])
+    return batch.with_(values_turn=turns)
+
+
 CONDITIONS = {
     function.__name__: function
-    for function in (any_shape, with_singletons, one_token_turns, one_token_episodes, tied_heads)
+    for function in (
+        any_shape,
+        with_singletons,
+        one_token_turns,
+        one_token_episodes,
+        tied_heads,
+        consistent_critics,
+    )
 }

@@ -100,6 +100,15 @@ EDGES: tuple[Edge, ...] = (
     Edge("stepopsd-coef-0", "stepopsd", "grpo-agent", {"credit.coef": 0.0}, tolerance=0.0),
     Edge("tree-root-fork", "arpo", "grpo", tolerance=0.0),
     Edge("tree-root-fork-toy", "grouping-tree", "grouping-traj", tolerance=0.0),
+    Edge(
+        "archer-bellman",
+        "archer",
+        "turn-ppo",
+        {},
+        {**PLAIN, "credit.lam": 0.0},
+        "consistent_critics",
+        compare="credit",
+    ),
     Edge("sao-on-policy", "sao", "sao", {}, {"ratio": {"name": "token"}}),
 )
 

@@ -1,4 +1,5 @@
-"""Inert knobs: parameters of a method that can be turned without moving its advantages, loss or gradient.
+"""Inert knobs: parameters of a method that can be turned without moving its advantages, critic
+targets, loss or gradient.
 
 A knob that does nothing is either declared so by the row (``inert``, with the reason) or a mistake: the study
 would sweep it and find no effect.
@@ -8,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnscale.axes import AXES, TERMS, Integer, Number, OneOf, Parameter
 from turnscale.gates.identities import outcome
 from turnscale.methods import Method, load_method
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from turnscale.batch import TurnBatch
 
 
 def knobs(method: Method) -> Iterator[tuple[str, Any, Parameter]]:
@@ -43,6 +49,13 @@ def other_values(value: Any, kind: Parameter) -> list[Any]:
             continue
         legal.append(candidate)
     return legal
+
+
+def effects(method: Method, batch: TurnBatch, drift: Tensor) -> tuple[Tensor, ...]:
+    """All a method's parameters can move: :func:`outcome` and the critic's targets [B, T], where it has one."""
+    credit = method.credit(batch)
+    targets = [values for values in (credit.returns, credit.returns_turn) if values is not None]
+    return (*outcome(method, batch, drift), *targets)
 
 
 def inert_knobs(
@@ -77,7 +90,7 @@ def inert_knobs(
         batch = batch.with_(reward=near_constant, fork_turn=batch.group % 3, task=batch.group // 2)
         noise = torch.randn(batch.turn.shape, generator=torch.Generator().manual_seed(seed))
         scenes.append((batch, torch.where(batch.action_mask, 0.6 * noise.double(), 0.0)))
-    before = [outcome(base, *scene) for scene in scenes]
+    before = [effects(base, *scene) for scene in scenes]
     inert = []
     for key, value, kind in knobs(base):
         if value == "forbid":
@@ -87,7 +100,7 @@ def inert_knobs(
             if candidate == "forbid":
                 continue
             changed = load_method(name, {**given, key: candidate}, directory=directory)
-            after = [outcome(changed, *scene) for scene in scenes]
+            after = [effects(changed, *scene) for scene in scenes]
             moved = any(
                 not torch.equal(left, right)
                 for old, new in zip(before, after, strict=True)

@@ -44,6 +44,7 @@ from turnscale.track.run import RunLog, open_run
 from turnscale.train import state
 from turnscale.train.critic import read_heads, with_values
 from turnscale.train.sampling import SCHEMES, Source
+from turnscale.train.twins import TwinCritics
 from turnscale.train.update import update_critic, update_policy
 from turnscale.train.warmup import open_base
 
@@ -147,7 +148,7 @@ class Trainer:
         self.panels = panels
         self.tasks = panels.split("train")
         checkpoint = open_base(spec["base"], base_record, self.family)
-        heads = self.method.critic.heads
+        heads = self.method.critic.outputs
         self.agent: Agent = attach(checkpoint, stream_seed(self.seed, "adapter"), value_heads=heads)
         self.policy_optimiser = self._optimiser(policy_parameters(self.agent), self.settings.lr)
         self.critic_optimiser: torch.optim.Optimizer | None = None
@@ -159,6 +160,8 @@ class Trainer:
                 load_adapter(self.agent, Path(critic_record["adapter"]), which="critic")
             self.probe = TurnBatch(**load_file(critic_record["probe"]))
             self.critic_optimiser = self._optimiser(critic_parameters(self.agent), self.settings.critic_lr)
+        choice = self.method.critic.twins
+        self.twins = None if choice is None else TwinCritics(self.agent, choice)
         self.step = 0
         self.cursor = 0
         self.metrics: list[list[Any]] = []
@@ -214,15 +217,13 @@ class Trainer:
         )
         if self.critic_optimiser is not None and batch.values is not None:
             found |= explained_variance(batch.values, batch)
-            found |= update_critic(
-                self.agent,
-                self.method,
-                batch,
-                credit,
-                self.critic_optimiser,
-                self.settings,
-                torch_stream(self.seed, "critic minibatches", self.step),
-            )
+            stream = torch_stream(self.seed, "critic minibatches", self.step)
+            if self.twins is not None:
+                found |= self.twins.update(self.method, batch, self.critic_optimiser, self.settings, stream)
+            else:
+                found |= update_critic(
+                    self.agent, self.method, batch, credit, self.critic_optimiser, self.settings, stream
+                )
         found["lr"] = self.settings.lr * rate
         elapsed = time.monotonic() - started
         self.step += 1
@@ -295,6 +296,8 @@ class Trainer:
         return batch
 
     def _valued(self, batch: TurnBatch) -> TurnBatch:
+        if self.twins is not None:
+            return self.twins.valued(batch, self.settings.micro_batch)
         parts = [
             read_heads(self.agent, batch.rows(rows, trim=False))
             for rows in torch.arange(batch.size).split(self.settings.micro_batch)
@@ -441,6 +444,8 @@ class Trainer:
         tensors |= state.pack_optimiser(self.policy_optimiser, "policy_optimiser")
         if self.critic_optimiser is not None:
             tensors |= state.pack_optimiser(self.critic_optimiser, "critic_optimiser")
+        if self.twins is not None:
+            tensors |= self.twins.pack()
         rows = {"metrics": self.metrics, "critic": self.critic_rows}
         extra = {"seed": self.seed, "cursor": self.cursor}
         return state.Snapshot(self.step, self.run.spec.hash, tensors, rows, extra)
@@ -456,6 +461,8 @@ class Trainer:
         state.unpack_optimiser(self.policy_optimiser, "policy_optimiser", found.tensors)
         if self.critic_optimiser is not None:
             state.unpack_optimiser(self.critic_optimiser, "critic_optimiser", found.tensors)
+        if self.twins is not None:
+            self.twins.unpack(found.tensors)
         self.step = found.step
         self.cursor = int(found.extra.get("cursor", 0))  # absent before schemes that read it existed
         self.metrics = found.rows.get("metrics", [])

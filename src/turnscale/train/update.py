@@ -82,7 +82,7 @@ def update_policy(
                 key="training.rollout_gap_limit",
                 remedy="sampler and trainer disagree: check dtype, adapter merging and attention kernels.",
             )
-        norm = _step(parameters, optimiser, settings.grad_clip, "policy")
+        norm = clipped_step(parameters, optimiser, settings.grad_clip, "policy")
         steps.append({**merge_metrics(parts), "entropy": entropy, "grad_norm": norm})
     return {**average(steps), "rollout_gap": gap}
 
@@ -119,7 +119,7 @@ def update_critic(
             loss, metrics = value_loss(method, heads[0], micro, targets, counts, turn_head)
             loss.backward()
             parts.append(metrics)
-        norm = _step(parameters, optimiser, settings.grad_clip, "critic")
+        norm = clipped_step(parameters, optimiser, settings.grad_clip, "critic")
         summed = {name: sum(part[name] for part in parts) for name in parts[0]}
         steps.append({**summed, "critic_grad_norm": norm})
     return average(steps)
@@ -151,7 +151,12 @@ def average(steps: list[dict[str, float]]) -> dict[str, float]:
     return out
 
 
-def _step(parameters: list[Any], optimiser: torch.optim.Optimizer, limit: float, whose: str) -> float:
+def clipped_step(parameters: list[Any], optimiser: torch.optim.Optimizer, limit: float, whose: str) -> float:
+    """One optimiser step with the gradient clipped to ``limit``; returns the norm before clipping.
+
+    Raises:
+        NumericalError: the norm is not finite.
+    """
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
     if not math.isfinite(norm):
         raise NumericalError(

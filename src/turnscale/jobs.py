@@ -260,7 +260,11 @@ def estimates(study: Study, scale: Scale, seeds: Seeds = None) -> None:
     from turnscale.estimates import write_estimates
 
     plan = resolve(study, scale, seeds=seeds, root=ROOT)
-    write_estimates(plan, ROOT / plan.results() / study / "tables")
+    added = write_estimates(plan, ROOT / plan.results() / study / "tables", log=ROOT / plan.looks_path())
+    for entry in added:
+        print(f"look: {entry.look.comparison}, {entry.look.counts} seeds")
+    if added:
+        print(f"{len(added)} looks added to {plan.looks_path()}, head {added[-1].hash}; commit that file.")
 
 
 @app.command()

@@ -161,6 +161,10 @@ class Plan:
         """Record of one finished evaluation."""
         return self.run_dir(cell, seed) / f"evaluation-{cell.evaluation.hash}.json"
 
+    def looks_path(self) -> Path:
+        """The log of looks at this study at this scale: kept in version control, not under ``results``."""
+        return Path("looks") / self.scale.scale / f"{self.study.study}.jsonl"
+
     def specs(self) -> list[Spec]:
         """Every distinct specification of the plan."""
         found: dict[tuple[str, str], Spec] = {}

@@ -27,10 +27,13 @@ rule estimates:
     input:
         rules.collect.output,
         published=PRODUCTS.published_files,
-        code=PRODUCTS.sources("stats", "estimates"),
+        code=PRODUCTS.sources(
+            "stats", "estimates", "audit/looks*.py", "audit/adherence*.py"
+        ),
     output:
         estimates="results/{scale}/{study}/tables/estimates.csv",
         comparisons="results/{scale}/{study}/tables/comparisons.csv",
+        looks="results/{scale}/{study}/tables/looks.csv",
     log:
         "logs/{scale}/{study}/estimates.log",
     conda:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from turnscale.audit.looks import Logged, read
 from turnscale.errors import DataError
 from turnscale.estimates.arm import area_row, band_rows, metric_rows
 from turnscale.estimates.compare import add_holm, cells_of, entries_of, pair_rows, products, shown_ks
+from turnscale.estimates.looks import looks_table, record, taken
 from turnscale.estimates.published import PublishedValue, published_values
 from turnscale.estimates.schema import BAND, COMPARISONS, ESTIMATES, PUBLISHED_ONLY, frame, write_csv
 from turnscale.estimates.scores import METRICS, OUTCOMES, ArmData, arms
@@ -27,16 +30,23 @@ ALWAYS = ("pass_at_1", "pass_at_3", "pass_hat_3")
 """Metrics reported for every cell."""
 
 
-def write_estimates(plan: Plan, tables_dir: Path, out_dir: Path | None = None) -> None:
-    """Read the collected tables of a study and write ``estimates.csv`` and ``comparisons.csv``.
+def write_estimates(
+    plan: Plan, tables_dir: Path, out_dir: Path | None = None, log: Path | None = None
+) -> list[Logged]:
+    """Read the collected tables of a study and write ``estimates.csv``, ``comparisons.csv`` and ``looks.csv``.
 
     Args:
         plan: the study resolved at its scale; published files are relative to ``plan.root``.
         tables_dir: holds outcomes.parquet, metrics.parquet and survivorship.csv.
         out_dir: where to write, ``tables_dir`` by default.
+        log: the log of looks, to which looks at new data are appended. Without one, ``looks.csv`` knows the
+            present look only.
+
+    Returns:
+        The looks that were added to the log.
 
     Raises:
-        DataError: a table that is missing, incomplete or inconsistent with the plan.
+        DataError: a table that is missing, incomplete or inconsistent with the plan, or a log that was altered.
         ConfigError: a wrong ``published:`` declaration.
     """
     outcomes = read_parquet(tables_dir / "outcomes.parquet", OUTCOMES)
@@ -46,10 +56,20 @@ def write_estimates(plan: Plan, tables_dir: Path, out_dir: Path | None = None) -
         survivorship = pd.read_csv(path, keep_default_na=False)
     except (OSError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise DataError(f"cannot be read ({error}).", file=path, remedy="collect the runs again.") from None
-    estimates, comparisons = estimate_study(plan, outcomes, metrics, survivorship, code_revisions(plan))
+    data = arms(plan, outcomes, metrics, survivorship)
+    estimates, comparisons = _tables(plan, data, code_revisions(plan))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    looks = taken(plan, data, comparisons, now)
+    if log is None:
+        added, entries = [], [Logged(0, entry.look, "", "") for entry in looks if entry.look is not None]
+    else:
+        added = record(log, looks)
+        entries = read(log)
     target = tables_dir if out_dir is None else out_dir
     write_csv(estimates, target / "estimates.csv")
     write_csv(comparisons, target / "comparisons.csv")
+    write_csv(looks_table(plan, looks, entries), target / "looks.csv")
+    return added
 
 
 def estimate_study(
@@ -75,14 +95,19 @@ def estimate_study(
         DataError: as `turnscale.estimates.scores.arms`, or a published file that cannot be used.
         ConfigError: a wrong ``published:`` declaration.
     """
-    data = arms(plan, outcomes, metrics, survivorship)
+    return _tables(plan, arms(plan, outcomes, metrics, survivorship), revisions or {})
+
+
+def _tables(
+    plan: Plan, data: dict[tuple[str, str, str], ArmData], revisions: Mapping[tuple[str, str, str], str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows = [
         {
             **_identity(plan, arm),
             **row,
             **arm.counts,
             **_origin(arm),
-            "code_revision": (revisions or {}).get(key, ""),
+            "code_revision": revisions.get(key, ""),
         }
         for key, arm in data.items()
         for row in _arm_rows(plan, arm)

@@ -68,7 +68,28 @@ COMPARISONS = [
     "seed_sd_tolerance",
     "note",
 ]
+LOOKS = [
+    "study",
+    "scale",
+    "family",
+    "model",
+    "metric",
+    "k",
+    "cell_a",
+    "cell_b",
+    "n_seeds_a",
+    "n_seeds_b",
+    "statistic",
+    "value",
+    "needed",
+    "verdict",
+    "looks",
+    "earlier_looks",
+    "departures",
+    "skipped",
+]
 TEXT = {
+    *("verdict", "departures", "skipped"),
     "study",
     "scale",
     "product",
@@ -96,6 +117,8 @@ INTEGERS = {
     *("k", "n_seeds", "n_tasks", "n_attempts", "n_seeds_a", "n_seeds_b", "holm_size", *COUNTS),
     *("seed", "checkpoint", "n_prompts", "n_trajectories", "left_out"),
 }
+
+INTEGERS |= {"looks", "earlier_looks"}
 
 ALL = "all"
 """The benchmark name of the mean over benchmarks, each with equal weight."""

@@ -192,7 +192,7 @@ class Products:
         return digest([self.plan.study.model_dump(mode="json"), self.cells_hash])
 
     def definition_hash(self, kind: str, name: str) -> str:
-        """Identity of one table or figure: its entry, its groups and the labels of its cells.
+        """Identity of one table or figure: its entry, its groups, the labels of its cells and a table's plan.
 
         Raises:
             DataError: the study has no such table or figure.
@@ -206,7 +206,8 @@ class Products:
         entry = entries[name]
         groups = {group: study.groups[group] for group in entry.groups}
         labels = {cell: study.cells[cell].label for cells in groups.values() for cell in cells}
-        return digest([entry.model_dump(mode="json"), groups, labels, study.title])
+        declared = study.plan.words if study.plan is not None and kind == "tables" else None
+        return digest([entry.model_dump(mode="json"), groups, labels, study.title, declared])
 
     def pattern(self, kind: str) -> str:
         """Regular expression of the names of the study's tables or figures; matches nothing if there is none."""

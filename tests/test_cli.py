@@ -118,6 +118,22 @@ def test_a_plan_says_what_is_missing_how_long_and_what_it_detects(tmp_path: Path
     assert not (tmp_path / "results").exists(), "a plan writes nothing"
 
 
+def test_a_plan_shows_what_was_declared_and_what_a_gap_needs(tmp_path: Path) -> None:
+    (tmp_path / "configs").symlink_to(PROJECT / "configs")
+    done = turnscale("plan", "mpo", "--scale", "smoke", "--gap", "0.05", "--sd", "0.03", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    for words in (
+        "10 seeds per arm, looks at 3, 5 and 10, O'Brien-Fleming spending, alpha 0.05",
+        "0.00035",
+        "looks/smoke/mpo.jsonl",
+        "a look at 2 seeds is not declared",
+        "needs 7 seeds per arm for 80 % power",
+        "The declared plan finds it with probability 9",
+    ):
+        assert words in said
+
+
 def test_an_edited_specification_is_refused(tmp_path: Path) -> None:
     spec = tmp_path / "base-00000000.json"
     spec.write_text('{"x": 1}')

@@ -61,6 +61,10 @@ def plan(
     sd: Annotated[
         float, typer.Option(min=0.0001, max=0.5, help="Across-seed sd of a score to assume, a fraction.")
     ] = 0.03,
+    gap: Annotated[
+        float | None,
+        typer.Option(min=0.0001, max=1.0, help="True difference to find, a fraction: 0.05 is 5 points."),
+    ] = None,
 ) -> None:
     """Show what a study at a scale consists of, what is done, how long the rest takes and what it can detect."""
     if is_tabular(study, ROOT):
@@ -70,6 +74,7 @@ def plan(
     _show_cells(resolved)
     _show_time(resolved, cores)
     _show_power(resolved, sd)
+    _show_declared(resolved, sd, gap)
 
 
 def _show_cells(resolved: Plan) -> None:
@@ -113,13 +118,12 @@ def _show_time(resolved: Plan, cores: int) -> None:
 
 
 def _show_power(resolved: Plan, assumed: float) -> None:
-    from turnscale.planning import comparisons, detectable, measured_sd
+    from turnscale.planning import comparisons, detectable
 
     pairs = comparisons(resolved)
     if not pairs:
         return
-    measured = measured_sd(resolved)
-    sd, origin = (measured[0], f"measured, {measured[1]} df") if measured else (assumed, "assumed; --sd")
+    sd, origin = _across_seed_sd(resolved, assumed)
     table = Table(
         "table",
         "comparison",
@@ -137,6 +141,37 @@ def _show_power(resolved: Plan, assumed: float) -> None:
     out.print(
         "With 80 % power, two-sided 5 % t test over seeds, these tasks. A smaller true difference may well be missed."
     )
+
+
+def _across_seed_sd(resolved: Plan, assumed: float) -> tuple[float, str]:
+    from turnscale.planning import measured_sd
+
+    measured = measured_sd(resolved)
+    if measured is None:
+        return assumed, "assumed; --sd"
+    return measured[0], f"measured, {measured[1]} df"
+
+
+def _show_declared(resolved: Plan, assumed: float, gap: float | None) -> None:
+    from turnscale.declared_report import gap_words, outside, planned_looks
+
+    declared = resolved.study.plan
+    if declared is None:
+        out.print("The study declares no plan of seeds and looks ('plan:'): fix the number of seeds now.")
+    else:
+        sign = "e needed" if declared.rule == "e_value" else "p needed"
+        table = Table("seeds per arm", sign, "core-hours until then", title=f"Declared plan: {declared.words}")
+        for look in planned_looks(resolved, declared):
+            table.add_row(str(look.seeds), f"{look.needed:.2g}", f"{look.core_seconds / 3600:.1f}")
+        out.print(table)
+        out.print("It covers the first metric of each table against its reference.")
+        out.print(f"Looks are put on record in {resolved.looks_path()}.")
+        reason = outside(declared, len(resolved.seeds))
+        if reason is not None:
+            out.print(f"This scale: {reason}.")
+    if gap is not None:
+        for line in gap_words(declared, gap, _across_seed_sd(resolved, assumed)[0], len(resolved.seeds)):
+            out.print(line, highlight=False)
 
 
 @app.command(rich_help_panel="Reproduce")

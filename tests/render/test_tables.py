@@ -139,7 +139,7 @@ def test_a_star_needs_holm_and_two_seeds(made, tmp_path):
     )
     comparisons["p_holm"] = comparisons["p_holm"].where(~hit, 0.01).where(hit, 0.5)
     write_csv(comparisons, tmp_path / "comparisons.csv")
-    render_table(plan.study, "quick", "mpo_main", tmp_path, tmp_path)
+    render_table(plan.study.model_copy(update={"plan": None}), "quick", "mpo_main", tmp_path, tmp_path)
     body = (tmp_path / "mpo_main.md").read_text().split("## ", 1)[1]
     assert [line.split("|")[1].strip() for line in body.splitlines() if "\\*" in line] == ["GRPO", "GRPO"]
 

@@ -15,6 +15,7 @@ from turnscale.stats.sequential import (
     e_value_from_scores,
     obrien_fleming_levels,
     obrien_fleming_spending,
+    plan_power,
 )
 
 from .helpers import REFERENCE
@@ -119,3 +120,29 @@ def test_a_plan_judges_looks_in_order():
 def test_impossible_plans(looks):
     with pytest.raises(DataError):
         obrien_fleming_levels(looks)
+
+
+def test_a_plan_finds_nothing_where_nothing_is():
+    assert plan_power(LOOKS, "obrien_fleming", 0.05, 0.0)[0] == pytest.approx(0.05, abs=0.003)
+    assert plan_power((10,), "fixed", 0.05, 0.0)[0] == pytest.approx(0.05, abs=0.003)
+    assert plan_power(LOOKS, "e_value", 0.05, 0.0)[0] <= 0.05
+
+
+@pytest.mark.parametrize(("effect", "power"), [(1.0, 0.22), (1.5, 0.56), (2.0, 0.86)])
+def test_power_of_e_values_from_three_to_ten_seeds(effect, power):
+    assert plan_power(LOOKS, "e_value", 0.05, effect)[0] == pytest.approx(power, abs=0.01)
+
+
+def test_one_look_has_the_power_of_the_noncentral_t():
+    from turnscale.stats.power import power_two_sample
+
+    shown, seeds = plan_power((10,), "fixed", 0.05, 1.0)
+    assert shown == pytest.approx(power_two_sample(1.0, 1.0, 10, 10), abs=0.006)
+    assert seeds == 10
+
+
+def test_spending_costs_little_power_and_saves_seeds():
+    fixed = plan_power((10,), "fixed", 0.05, 2.0)
+    spent = plan_power((3, 5, 10), "obrien_fleming", 0.05, 2.0)
+    assert fixed[0] - 0.01 < spent[0] <= fixed[0]
+    assert spent[1] < 9

@@ -63,6 +63,11 @@ def obrien_fleming_levels(looks: tuple[int, ...], alpha: float = 0.05) -> tuple[
 
 def _null_paths(looks: tuple[int, ...], block: int) -> Floats:
     """[BLOCK, looks] |t| of growing samples of two equal normal arms."""
+    return np.abs(_paths(looks, block, 0.0))
+
+
+def _paths(looks: tuple[int, ...], block: int, effect: float) -> Floats:
+    """[BLOCK, looks] t of growing samples of two normal arms of sd 1 whose means differ by `effect`."""
     rng = np.random.default_rng([STREAM, block])
     sums = np.zeros((2, BLOCK))
     squares = np.zeros((2, BLOCK))
@@ -73,9 +78,29 @@ def _null_paths(looks: tuple[int, ...], block: int) -> Floats:
         sums += drawn.sum(axis=0)
         squares += (drawn**2).sum(axis=0)
         spread = (squares - sums**2 / seeds).sum(axis=0) / (seeds - 1)
-        out[:, index] = np.abs(sums[0] - sums[1]) / seeds / np.sqrt(spread / seeds)
+        out[:, index] = ((sums[0] - sums[1]) / seeds + effect) / np.sqrt(spread / seeds)
         previous = seeds
     return out
+
+
+def plan_power(
+    looks: tuple[int, ...], rule: Literal["fixed", "obrien_fleming", "e_value"], alpha: float, effect: float
+) -> tuple[float, float]:
+    """Probability that a plan shows a true difference of `effect` seed sds, and the mean seeds per arm it takes.
+
+    From 100,000 fixed simulated studies of two normal arms with equal spread (standard error at most .0016).
+    """
+    statistics = _paths(looks, 0, effect)
+    crossed = np.empty(statistics.shape, dtype=bool)
+    levels = obrien_fleming_levels(looks, alpha) if rule == "obrien_fleming" else (alpha,) * len(looks)
+    for index, seeds in enumerate(looks):
+        if rule == "e_value":
+            crossed[:, index] = e_values(statistics[:, index], seeds) >= 1 / alpha
+        else:
+            crossed[:, index] = np.abs(statistics[:, index]) >= t.isf(levels[index] / 2, 2 * seeds - 2)
+    shown = crossed.any(axis=1)
+    ended = np.where(shown, crossed.argmax(axis=1), len(looks) - 1)
+    return float(shown.mean()), float(np.array(looks)[ended].mean())
 
 
 @dataclass(frozen=True)
@@ -128,12 +153,17 @@ def e_value(t_statistic: float, seeds: int, prior_variance: float = 4.0) -> floa
     normal prior of variance g on the standardised effect. Its mean under the null is 1; e-values of
     independent studies multiply. Raises DataError below two seeds or for g <= 0.
     """
+    return float(e_values(t_statistic, seeds, prior_variance))
+
+
+def e_values(t_statistic: ArrayLike, seeds: int, prior_variance: float = 4.0) -> Floats:
+    """`e_value` of each of many t statistics. Raises DataError as it does."""
     if seeds < 2 or not prior_variance > 0:
         raise DataError(f"no e-value for {seeds} seeds per arm and prior variance {prior_variance}")
     growth, df = 1 + seeds / 2 * prior_variance, 2 * seeds - 2
-    square = t_statistic**2 / df
-    log = -0.5 * math.log(growth) + (df + 1) / 2 * (math.log1p(square) - math.log1p(square / growth))
-    return math.exp(log)
+    square = np.asarray(t_statistic, dtype=np.float64) ** 2 / df
+    log = -0.5 * math.log(growth) + (df + 1) / 2 * (np.log1p(square) - np.log1p(square / growth))
+    return np.asarray(np.exp(log))
 
 
 def e_value_from_scores(a: ArrayLike, b: ArrayLike, prior_variance: float = 4.0) -> float:

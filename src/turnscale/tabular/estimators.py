@@ -236,9 +236,9 @@ def summarise(found: Moments, gradient: Array, calls: int) -> dict[str, tuple[fl
     along = keep @ found.along / count
     with np.errstate(divide="ignore", invalid="ignore"):
         values = {
-            "cosine": np.clip(along / np.sqrt(truth * own), -1.0, 1.0),
+            "cosine": along / np.sqrt(truth * own),
             "scale": along / truth,
-            "relative_bias": np.sqrt(np.maximum(own - 2 * along + truth, 0.0) / truth),
+            "relative_bias": (mean_square - trace / count - 2 * along + truth) / truth,
             "relative_variance": trace / truth,
             "snr": np.sqrt(own / trace),
             "snr_per_100_calls": np.sqrt(own / trace * 100 / calls),
@@ -255,8 +255,12 @@ def summarise(found: Moments, gradient: Array, calls: int) -> dict[str, tuple[fl
     result = {}
     for name, (value, *left_out) in values.items():
         half = spread * np.sqrt(np.square(np.array(left_out) - np.mean(left_out)).sum())
+        ends = np.array([value, value - half, value + half])
+        if name == "relative_bias":  # a square until here, where freeing it of noise can make it negative
+            ends = np.sqrt(np.maximum(ends, 0.0))
         low, high = bounds.get(name, (0.0, np.inf))
-        result[name] = (float(value), float(max(low, value - half)), float(min(high, value + half)))
+        middle, lo, hi = np.clip(ends, low, high).tolist()
+        result[name] = (middle, lo, hi)
     return result
 
 

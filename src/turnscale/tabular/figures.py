@@ -26,7 +26,7 @@ LOOKS = {
     "anchor": Look(BLUE, "D", LINES[1]),
     "tree": Look(VERMILION, "o", LINES[3]),
 }
-SHADES = ("#c6dbef", "#6baed6", "#2171b5", "#08306b")
+SHADES = ("#a6cde6", "#5fa8d3", "#2171b5", "#08306b")
 """Light to dark, for few turns to many."""
 
 
@@ -50,7 +50,7 @@ def render_figure(plan: TabularPlan, name: str, out_dir: Path) -> list[Path]:
 
 PANELS = (
     (SCORE, "accuracy (%)", 100.0),
-    ("singleton_bucket_share", "buckets of one sample (%)", 100.0),
+    ("singleton_bucket_share", "degenerate rate (%)", 100.0),
     ("dead_step_share", "steps with advantage 0 (%)", 100.0),
     ("distinct_tools", "different tools probed", 1.0),
 )
@@ -78,18 +78,31 @@ def accuracy(results: Results) -> tuple[Drawing, pd.DataFrame]:
         panel.set_title(label)
         panel.set_xlabel("turns T")
         panel.set_xticks(results.turns)
-        panel.set_ylim(bottom=0)
+        top = panel.get_ylim()[1]
+        panel.set_ylim(-0.03 * top, top)
     handles = [
         Line2D([], [], color=LOOKS.get(cell, look(cell)).color, marker=LOOKS.get(cell, look(cell)).marker,
                linestyle=LOOKS.get(cell, look(cell)).line, label=results.plan.label(cell))
         for cell in cells
     ]  # fmt: skip
     handles += [
-        Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="published"),
+        Line2D(
+            [],
+            [],
+            color=GREY,
+            marker="o",
+            markerfacecolor="none",
+            markersize=6.5,
+            linestyle="",
+            label="published",
+        ),
         Line2D([], [], color=BLACK, linewidth=0.8, linestyle=LINES[2], label="optimum"),
     ]
     draw = results.study.draw
-    notes = [f"Bars: 95 % t intervals over {int(results.estimates['n_seeds'].max())} seeds."]
+    notes = [
+        "Degenerate rate: buckets of one sample among the buckets of the method's own credit.",
+        f"Bars: 95 % t intervals over {int(results.estimates['n_seeds'].max())} seeds.",
+    ]
     if (results.estimates["metric"] == RANGE).any():
         notes.append(f"Wide faint bars: the range that holds 95 % of means of {draw} seeds.")
         handles.append(
@@ -112,7 +125,7 @@ def draw_line(panel: Axes, turns: np.ndarray, own: pd.DataFrame, style: Look, fa
     )  # fmt: skip
     panel.plot(
         turns, factor * own["published"].to_numpy(dtype=float), color=style.color, marker=style.marker,
-        linestyle="", markerfacecolor="white", markersize=6, markeredgewidth=1.0, zorder=4,
+        linestyle="", markerfacecolor="none", markersize=6.5, markeredgewidth=1.0, zorder=4,
     )  # fmt: skip
 
 
@@ -154,10 +167,8 @@ def estimators(results: Results) -> tuple[Drawing, pd.DataFrame]:
             panel.set_xlabel(label)
             shown.append(rows)
         rows = own[(own["ratio"] != ON_POLICY) & (own["metric"] == "cosine") & (own["turns"] == longest)]
-        present = [ratio for ratio in wanted.ratios if (rows["ratio"] == ratio).any()]
-        for place, ratio in enumerate(present):
-            color, marker = RATIO_LOOKS[place % len(RATIO_LOOKS)]
-            shift = 0.2 * (place - (len(present) - 1) / 2)
+        for place, (ratio, (color, marker)) in enumerate(zip(wanted.ratios, RATIO_LOOKS, strict=False)):
+            shift = 0.2 * (place - (len(wanted.ratios) - 1) / 2)
             dots(axes[lane, 3], rows[rows["ratio"] == ratio], credits, shift, color, marker)
         shown.append(rows)
         axes[lane, 3].set_xlabel(f"cosine off the policy,\nT = {longest}, by ratio")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from synthetic_study import BENCHMARKS, make_plan, make_tables
 
+from turnscale.diagnose import write_diagnosis
 from turnscale.estimates import write_estimates
 from turnscale.render import render_figure, render_table
 
@@ -40,6 +41,7 @@ def main() -> None:
         )
         print(f"{sum(len(cell.seeds) for cell in plan.cells)} runs, {len(plan.cells)} cells, {seeds} seeds")
         stages: dict[str, Callable[[], object]] = {"estimates": partial(write_estimates, plan, folder)}
+        stages["diagnose"] = partial(write_diagnosis, plan.study, "quick", folder, plan.root)
         for name in plan.study.tables:
             stages[f"table {name}"] = partial(render_table, plan.study, "quick", name, folder, folder / "t")
         for name in plan.study.figures:

@@ -11,6 +11,7 @@ import pandas as pd
 from turnscale.config.schema import Study
 from turnscale.methods import load_method
 from turnscale.study import Plan, ResolvedCell, Spec, load_scale, load_study
+from turnscale.track.collect import CRITIC, IDENTITY
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = {"search-2hop": 1.6, "search-3hop": 0.3, "search-4hop": -1.2}
@@ -109,9 +110,7 @@ def make_tables(
     out.mkdir(parents=True, exist_ok=True)
     pd.concat(outcomes, ignore_index=True).to_parquet(out / "outcomes.parquet", index=False)
     _concat(metrics).to_parquet(out / "metrics.parquet", index=False)
-    pd.DataFrame({"checkpoint": pd.Series(dtype="int64")}).to_parquet(
-        out / "critic_values.parquet", index=False
-    )
+    pd.DataFrame(columns=[*IDENTITY, *CRITIC]).to_parquet(out / "critic_values.parquet", index=False)
     pd.DataFrame(survivors).to_csv(out / "survivorship.csv", index=False, lineterminator="\n")
 
 

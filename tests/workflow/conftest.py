@@ -70,7 +70,8 @@ class Project:
                 made += [plan.run_path(cell, seed), plan.evaluation_path(cell, seed)]
         for name in ("outcomes.parquet", "metrics.parquet", "critic_values.parquet", "survivorship.csv"):
             made.append(plan.results() / "mpo" / "tables" / name)
-        for name in ("estimates.csv", "comparisons.csv", "looks.csv"):
+        derived = ("estimates.csv", "comparisons.csv", "looks.csv")
+        for name in (*derived, "critic_statistics.csv", "critic_trajectories.parquet"):
             made.append(plan.results() / "mpo" / "tables" / name)
         made += [Path(f"paper_tables/tiny/{t}.{f}") for t in plan.study.tables for f in ("csv", "md", "tex")]
         made += [Path(f"figures/tiny/{t}.{f}") for t in plan.study.figures for f in ("pdf", "png", "csv")]

@@ -24,6 +24,7 @@ def test_a_fresh_project_schedules_every_job_once(project: Project) -> None:
     assert jobs["train"] == jobs["evaluate"] == len(plan.runs())
     assert jobs["tracking"] == jobs["gates"] == jobs["panels"] == jobs["base"] == jobs["collect"] == 1
     assert jobs["critic"] == 2, "the critic-based cells share one critic per seed"
+    assert jobs["diagnose"] == 1
     assert jobs["table"] == len(plan.study.tables)
     assert jobs["figure"] == len(plan.study.figures)
     assert "reason: Missing output files" in project.said

@@ -5,7 +5,7 @@ One number a row. ``kind`` says where it is from:
 * ``run``: one training run; the interval is over prompts, for the critic at hand;
 * ``method``: the mean over the seeds of a cell, with a t interval over seeds (none for one seed);
 * ``difference``: a cell minus the reference on the common rollouts, paired by seed;
-* ``null``: a critic that is simulated at the lengths of the trajectories of all cells;
+* ``simulated``: a critic that is simulated at the lengths of the trajectories of all cells;
 * ``published``.
 
 ``checkpoint`` is empty where all checkpoints after the first (which no update has touched) are taken together.
@@ -14,22 +14,21 @@ One number a row. ``kind`` says where it is from:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
 
+from turnscale.diagnose.across_seeds import Row, difference_rows, method_rows
 from turnscale.diagnose.nulls import NULLS, simulate
 from turnscale.diagnose.permutation import PERMUTATIONS, Permuted, excess_share, permute
 from turnscale.diagnose.published import PublishedStatistic
 from turnscale.diagnose.statistics import trajectory_statistics
-from turnscale.diagnose.summary import MEDIANS, RESAMPLES, STATISTICS, Statistic, summarise
+from turnscale.diagnose.summary import RESAMPLES, STATISTICS, Statistic, summarise
 from turnscale.diagnose.values import RUN, CriticValues, check_columns, from_frame
 from turnscale.estimates.schema import frame
 from turnscale.seeding import numpy_stream
 from turnscale.stats.passk import Ints
-from turnscale.stats.question import Question
 
 ROWS = [
     "study",
@@ -56,30 +55,10 @@ ROWS = [
     "note",
 ]
 IDENTITY = ["family", "model", "cell", "method", "seed", "run_id"]
+SHARED = ["family", "model", "seed"]
+"""What names the random streams: cells of a seed have the same, so that equal critics get equal numbers."""
 PERMUTED = ("excess_share", "excess_p", "permutation_p")
 ALL_STATISTICS = (*STATISTICS, *PERMUTED)
-P_VALUES = ("excess_p", "permutation_p")
-COMPARED = (
-    "share_token",
-    "share_turn",
-    "excess_share",
-    "boundary_share",
-    "enrichment",
-    "clock_excess",
-    "explained_variance",
-    "explained_variance_centred",
-)
-"""Statistics of which differences between cells are reported."""
-
-SHARES = (
-    *MEDIANS,
-    *("between_exceeds_within", "jump_exceeds_span", "boundary_share", "boundary_pairs"),
-    *("one_token_turns", "success"),
-)
-"""Statistics that lie in [0, 1], to which their intervals over seeds are cut."""
-
-COMMON = "common"
-"""The set of rollouts of the base policy that all critics of a seed are read on."""
 OWN = "probe"
 """The set of a policy's own training rollouts, as in the published diagnosis."""
 
@@ -88,10 +67,6 @@ MOST_OF_A_RUN = 200
 
 RUN_QUESTION = "these critics on prompts like these"
 NULL_QUESTION = "simulated trajectories like these"
-METHOD_QUESTION = str(Question.METHOD_NEW_TASKS)
-ONE_SEED = "one training run: the interval is about prompts, not about critics"
-
-Row = dict[str, Any]
 
 
 def diagnose(
@@ -131,11 +106,13 @@ def diagnose(
     ]
     trajectories: list[pd.DataFrame] = []
     lengths: dict[tuple[str, str, str], list[CriticValues]] = {}
-    for key, part in critic_values.groupby(RUN, sort=False, observed=True):
+    runs = critic_values.groupby(RUN, sort=False, observed=True)
+    for key in sorted(cast("Iterable[tuple[Any, ...]]", runs.groups)):
+        part = runs.get_group(key)
         identity = {name: part[name].iloc[0] for name in IDENTITY}
         critic, names = from_frame(part)
         table = pd.concat([names.drop(columns="prompt"), trajectory_statistics(critic)], axis=1)
-        permuted = permute(critic, _stream("permute", *key), permutations)
+        permuted = _permuted(identity, critic, table, permutations)
         rows += _run_rows(identity, table, permuted, resamples)
         for name, group in _trained(table):
             some = _stream("lengths", *key, name).permutation(group)[:MOST_OF_A_RUN]
@@ -144,9 +121,9 @@ def diagnose(
         table["excess"] = permuted.excess
         table["prompt"] = names["prompt"]
         trajectories.append(table.assign(**{name: identity[name] for name in IDENTITY}))
-    rows += list(_method_rows(rows))
+    rows += list(method_rows(rows))
     if reference is not None:
-        rows += list(_difference_rows(rows, reference))
+        rows += list(difference_rows(rows, reference))
     for (family, model, name), parts in lengths.items():
         rows += _null_rows(family, model, name, join(parts), resamples, permutations)
     return _tidy(rows), pd.concat(trajectories, ignore_index=True) if trajectories else pd.DataFrame()
@@ -188,6 +165,20 @@ def _trained(table: pd.DataFrame) -> Iterator[tuple[str, Ints]]:
             yield str(name), index
 
 
+def _permuted(
+    identity: Mapping[str, Any], critic: CriticValues, table: pd.DataFrame, permutations: int
+) -> Permuted:
+    """Permuted shares by set, with the same orders for all cells of a seed that share their rollouts."""
+    observed = np.full(critic.size, np.nan)
+    shares = np.full((permutations, critic.size), np.nan)
+    for name, part in table.groupby("set", sort=True):
+        index = part.index.to_numpy(np.int64)
+        stream = _stream("permute", *(identity[key] for key in SHARED), str(name))
+        found = permute(critic.rows(index), stream, permutations)
+        observed[index], shares[:, index] = found.observed, found.shares
+    return Permuted(observed, shares)
+
+
 def _run_rows(
     identity: Mapping[str, Any], table: pd.DataFrame, permuted: Permuted, resamples: int
 ) -> list[Row]:
@@ -197,7 +188,7 @@ def _run_rows(
             groups.append((str(name), int(step), own.index[own["checkpoint"] == step].to_numpy(np.int64)))
     rows = []
     for group, checkpoint, index in groups:
-        stream = _stream("prompts", *(identity[key] for key in RUN), group, str(checkpoint))
+        stream = _stream("prompts", *(identity[key] for key in SHARED), group, str(checkpoint))
         found = summarise(table.loc[index], stream, resamples=resamples)
         found |= excess_share(permuted, table["prompt"].to_numpy(), index)
         place = {
@@ -232,79 +223,12 @@ def _statistic_rows(place: Mapping[str, Any], found: Mapping[str, Statistic]) ->
     ]
 
 
-def _method_rows(rows: Iterable[Row]) -> Iterator[Row]:
-    """Means over seeds of what the runs of a cell give; seeds without a value are left out and named."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    place = ("family", "model", "cell", "method", "set", "checkpoint", "statistic")
-    for row in rows:
-        if row["kind"] == "run" and row["statistic"] not in P_VALUES:
-            groups.setdefault(tuple(row[name] for name in place), []).append(row)
-    for key, group in groups.items():
-        known = [row for row in group if np.isfinite(row["value"])]
-        lost = [str(row["seed"]) for row in group if not np.isfinite(row["value"])]
-        values = np.array([row["value"] for row in known], dtype=np.float64)
-        half = _half_width(values)
-        notes = [ONE_SEED] if values.size == 1 else []
-        notes += [f"undefined for seeds {', '.join(lost)}"] if lost else []
-        mean = float(values.mean()) if values.size else np.nan
-        bounds = (0.0, 1.0) if key[-1] in SHARES else (-np.inf, np.inf)
-        yield {
-            **dict(zip(place, key, strict=True)),
-            "kind": "method",
-            "value": mean,
-            "lo": float(np.clip(mean - half, *bounds)),
-            "hi": float(np.clip(mean + half, *bounds)),
-            "question": METHOD_QUESTION,
-            "n_seeds": values.size,
-            "n_prompts": sum(row["n_prompts"] for row in known),
-            "n_trajectories": sum(row["n_trajectories"] for row in known),
-            "left_out": sum(row["left_out"] for row in group),
-            "run_ids": " ".join(row["run_ids"] for row in known),
-            "note": "; ".join(notes),
-        }
-
-
-def _difference_rows(rows: Iterable[Row], reference: str) -> Iterator[Row]:
-    """Each cell minus the reference on the common rollouts, paired by seed."""
-    values: dict[tuple[str, str, str, str], dict[str, dict[int, Row]]] = {}
-    for row in rows:
-        shared = row["kind"] == "run" and row["set"] == COMMON and row["checkpoint"] is None
-        if shared and row["statistic"] in COMPARED and np.isfinite(row["value"]):
-            key = (row["family"], row["model"], row["set"], row["statistic"])
-            values.setdefault(key, {}).setdefault(row["cell"], {})[int(row["seed"])] = row
-    for (family, model, name, statistic), cells in values.items():
-        base = cells.get(reference, {})
-        for cell, own in cells.items():
-            seeds = sorted(own.keys() & base.keys())
-            if cell == reference or not seeds:
-                continue
-            gaps = np.array([own[seed]["value"] - base[seed]["value"] for seed in seeds])
-            half = _half_width(gaps)
-            yield {
-                "kind": "difference",
-                "family": family,
-                "model": model,
-                "cell": cell,
-                "method": own[seeds[0]]["method"],
-                "set": name,
-                "checkpoint": None,
-                "statistic": statistic,
-                "value": float(gaps.mean()),
-                "lo": float(gaps.mean()) - half,
-                "hi": float(gaps.mean()) + half,
-                "question": METHOD_QUESTION,
-                "n_seeds": len(seeds),
-                "run_ids": " ".join(arm[seed]["run_ids"] for arm in (own, base) for seed in seeds),
-                "note": f"minus {reference}, paired by seed",
-            }
-
-
 def _null_rows(
     family: str, model: str, name: str, critic: CriticValues, resamples: int, permutations: int
 ) -> list[Row]:
     rows = []
     for null in NULLS:
-        simulated = simulate(critic, null, _stream("null", null, family, model, name))
+        simulated = simulate(critic, null, _stream("simulated", null, family, model, name))
         found = summarise(
             trajectory_statistics(simulated),
             _stream("null prompts", null, family, model, name),
@@ -318,20 +242,13 @@ def _null_rows(
             for key, item in found.items()
             if not key.startswith(("explained", "calibration", "boundary_change", "squared_error", "success"))
         }
-        place = {"kind": "null", "family": family, "model": model, "method": null, "set": name}
+        place = {"kind": "simulated", "family": family, "model": model, "method": null, "set": name}
         rows += _statistic_rows({**place, "checkpoint": None, "question": NULL_QUESTION}, kept)
     return rows
 
 
-def _half_width(values: np.ndarray) -> float:
-    """Half the 95 % t interval over seeds; NaN for fewer than two, or where they do not differ."""
-    if values.size < 2 or float(np.ptp(values)) == 0.0:
-        return np.nan
-    return float(t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
-
-
 def _tidy(rows: Iterable[Row]) -> pd.DataFrame:
-    order = {"published": 0, "run": 1, "method": 2, "difference": 3, "null": 4}
+    order = {"published": 0, "run": 1, "method": 2, "difference": 3, "simulated": 4}
     entries = sorted(rows, key=lambda row: order[row["kind"]])
     return frame(entries, ROWS)
 

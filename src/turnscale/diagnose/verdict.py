@@ -40,7 +40,7 @@ def sides(rows: pd.DataFrame, nulls: pd.DataFrame) -> dict[str, str]:
 
     Args:
         rows: tidy statistics of one family, model, cell, set and checkpoint.
-        nulls: those of kind ``null`` at the lengths of the same family, model and set.
+        nulls: those of kind ``simulated`` at the lengths of the same family, model and set.
     """
     share = interval_row(rows, "share_token")
     if share is None:

@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from turnscale.config.schema import Figure, Table
+from turnscale.diagnose.across_seeds import COMMON, COMPARED
 from turnscale.diagnose.files import STATISTICS_FILE, TRAJECTORIES_FILE
 from turnscale.diagnose.nulls import NULLS
-from turnscale.diagnose.table import COMMON, COMPARED, OWN, ROWS
+from turnscale.diagnose.table import OWN, ROWS
 from turnscale.diagnose.verdict import interval_row, sides, verdict
 from turnscale.errors import DataError
 from turnscale.estimates.schema import read_csv

@@ -131,6 +131,8 @@ def _deviations(panel: Axes, every: pd.DataFrame, cells: Sequence[str], referenc
         data.append({"panel": "a", "cell": cell, "statistic": "median", "x": middle[0], "value": middle[1]})
     if x.size:
         top = max(top, float(np.quantile(np.concatenate([x, y]), 0.995)))
+    if not known.size:
+        say(panel, "no value varies")
     top = top * 1.05 or 1.0
     panel.plot([0, top], [0, top], color=BLACK, linewidth=0.8, linestyle=(0, (4, 2)))
     panel.set_xlim(0, top)
@@ -148,6 +150,8 @@ def _shares(
             line = over_training(own, cell, statistic)
             _line(panel, line, cell, hollow=statistic == "share_turn", band=cell == reference)
             data += _records(line, "b")
+    if not data:
+        say(panel, "no value varies")
     data += _published_lines(panel, outside, ("share_token", "share_turn"), "b")
     data += _null_marks(panel, own)
     panel.set_ylim(0, 102)
@@ -202,8 +206,10 @@ def _changes(
     data: Rows = []
     for cell in cells:
         line = over_training(own, cell, "boundary_share")
-        _line(panel, line, cell, band=True)
+        _line(panel, line, cell, band=cell == reference)
         data += _records(line, "d")
+    if not data:
+        say(panel, "no value varies")
     pairs = over_training(own, reference, "boundary_pairs")
     panel.plot(pairs["x"], 100 * pairs["value"], color=BLACK, linewidth=0.9, linestyle=PAIRS_LINE, zorder=5)
     data += _records(pairs, "d")
@@ -292,20 +298,21 @@ def _steps(panel: Axes) -> None:
 
 
 def _finish(drawing: Drawing, tables: Tables, figure: Figure, cells: Sequence[str], reference: str) -> None:
+    label = tables.label(reference)
     notes = [
-        f"Own training rollouts. (a) A dot per trajectory of {tables.label(reference)}, large markers at medians; "
-        "dashed: equality. (b) Filled: tokens weighted equally; hollow: turns equally. Bands: 95 % over seeds (one "
-        "run: over prompts). At the right, simulated critics that know nothing of turns, at the same turn and "
-        "observation lengths. (c) Left of the dashed line the jump is smaller than the span. The rest of "
-        "the squared change in (d) is within turns.",
+        f"Own training rollouts. (a) A dot per trajectory of {label}, large markers at medians; dashed: equality. "
+        "(b) Filled: tokens weighted equally; hollow: turns equally. At the right, simulated critics that know "
+        "nothing of turns, at the same turn and observation lengths. (c) Left of the dashed line the jump is smaller "
+        "than the span. (d) The rest of the squared change is within turns. Bands: 95 % over seeds (one run: over "
+        f"prompts), of {label}.",
         *sentence(tables, figure),
     ]
     if figure.published is not None:
         notes.append("Published: one run of another model on another benchmark.")
     handles: list[Line2D] = [handle(tables, cell) for cell in cells]
     if cells:
-        label = f"boundaries among token pairs, {plot(tables.label(reference))}"
-        handles.append(Line2D([], [], color=BLACK, linewidth=0.9, linestyle=PAIRS_LINE, label=label))
+        pairs = plot(f"boundaries among token pairs, {label}")
+        handles.append(Line2D([], [], color=BLACK, linewidth=0.9, linestyle=PAIRS_LINE, label=pairs))
     if cells and figure.published is not None:
         handles.append(
             Line2D(

@@ -27,8 +27,19 @@ def probe(setting: Setting, method: str, heads: int = 0) -> dict[str, GateResult
 
 @pytest.mark.parametrize(
     ("method", "heads"),
-    [("grpo", 0), ("mpo", 1), ("sao", 1), ("gspo", 0), ("archer", 2), ("grouping-tree", 0), ("dapo", 0), ("arpo", 0), ("grpo-skill", 0), ("agentopsd", 0)],
-)  # fmt: skip
+    [
+        ("grpo", 0),
+        ("mpo", 1),
+        ("sao", 1),
+        ("gspo", 0),
+        ("archer", 2),
+        ("dapo", 0),
+        ("arpo", 0),
+        ("grouping-tree", 0),
+        ("grpo-skill", 0),
+        ("agentopsd", 0),
+    ],
+)
 def test_a_step_at_rate_0_moves_nothing(setting: Setting, method: str, heads: int) -> None:
     found = probe(setting, method, heads)
     assert set(found) == {"logp", "ratio", "clip", "kl", "weights"}

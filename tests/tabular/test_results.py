@@ -130,7 +130,8 @@ def test_from_runs_to_products(project: Path, monkeypatch: pytest.MonkeyPatch) -
     estimates = pd.read_csv(plan.tables_dir / "estimates.csv")
     measured = outcomes.groupby(["benchmark", "cell"])["success"].mean()
     for (benchmark, cell), value in measured.items():
-        row = estimates.query("benchmark == @benchmark and cell == @cell and metric == 'score'").iloc[0]
+        mine = (estimates["benchmark"] == benchmark) & (estimates["cell"] == cell)
+        row = estimates[mine & (estimates["metric"] == "score")].iloc[0]
         assert row["value"] == pytest.approx(value)
         assert (row["finished"], row["n_seeds"]) == (24, 24)
     assert len(read_comparisons(plan.tables_dir / "comparisons.csv")) == 6

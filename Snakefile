@@ -73,6 +73,7 @@ rule figures:
     input:
         TIDY,
         FIGURES,
+        AUDITS,
 
 
 onstart:

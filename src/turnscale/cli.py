@@ -160,7 +160,9 @@ def _show_declared(resolved: Plan, assumed: float, gap: float | None) -> None:
         out.print("The study declares no plan of seeds and looks ('plan:'): fix the number of seeds now.")
     else:
         sign = "e needed" if declared.rule == "e_value" else "p needed"
-        table = Table("seeds per arm", sign, "core-hours until then", title=f"Declared plan: {declared.words}")
+        table = Table(
+            "seeds per arm", sign, "core-hours until then", title=f"Declared plan: {declared.words}"
+        )
         for look in planned_looks(resolved, declared):
             table.add_row(str(look.seeds), f"{look.needed:.2g}", f"{look.core_seconds / 3600:.1f}")
         out.print(table)

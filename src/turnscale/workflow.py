@@ -18,6 +18,13 @@ from turnscale.study import Plan, ResolvedCell
 STALE = "its configuration has changed; 'turnscale plan' shows the present hashes."
 
 
+def audit_files(scale: str, study: str) -> list[str]:
+    """What the audit of a study's ledger writes: the report in four forms and the forest plot in two."""
+    name = f"audit_{study}"
+    report = [f"paper_tables/{scale}/{name}.{form}" for form in ("md", "tex", "csv", "json")]
+    return report + [f"figures/{scale}/{name}.{form}" for form in ("pdf", "png")]
+
+
 class Products:
     """Paths of a plan's products and the inputs of its jobs, as strings relative to the project folder.
 
@@ -66,11 +73,10 @@ class Products:
 
     @cached_property
     def audits(self) -> list[str]:
-        """The audit of the study's claims, if it has a ledger."""
+        """The audit of the study's claims, if it has a ledger: its report, and its plot among the figures."""
         if self.plan.study.claims is None:
             return []
-        stem = Path("paper_tables") / self._stem / f"audit_{self.plan.study.study}"
-        return [f"{stem}.{form}" for form in ("md", "tex", "csv", "json")]
+        return audit_files(self.plan.scale.scale, self.plan.study.study)
 
     @property
     def ledgers(self) -> list[str]:

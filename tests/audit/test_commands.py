@@ -10,8 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
+from matplotlib.text import Text
+from scipy.stats import ttest_ind
 from typer.testing import CliRunner, Result
 
 from tests.audit.builders import outcomes
@@ -26,7 +29,8 @@ from turnscale.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = Path(__file__).with_name("fixtures")
-MPO = ROOT / "configs/claims/mpo.yaml"
+CLAIMS = ROOT / "configs/claims"
+MPO = CLAIMS / "mpo.yaml"
 
 
 def call(*arguments: str | Path) -> Result:
@@ -46,7 +50,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_format_is_written(written: Path) -> None:
     names = {path.name for path in written.iterdir()}
     assert {f"audit_mpo.{suffix}" for suffix in ("md", "tex", "csv", "json")} <= names
-    assert {"audit_mpo_main.png", "audit_mpo_main.pdf", "audit_mpo_ablation.png"} <= names
+    assert {"audit_mpo.png", "audit_mpo.pdf"} <= names
     assert all(path.stat().st_size > 500 for path in written.iterdir())
 
 
@@ -224,14 +228,69 @@ def test_preplan_gives_seeds_and_power_per_claim() -> None:
 
 def test_the_plot_draws_three_nested_intervals_per_claim() -> None:
     audit = audit_ledger(load_ledger(MPO))
-    forest = from_ledger(audit, "main")
-    assert len(forest.rows) == 12
-    for row in forest.rows:
+    forest = from_ledger(audit)
+    main = [row for row in forest.rows if row.section == "main (12)"]
+    assert len(main) == 12 and len(forest.rows) == len(audit.ledger.claims)
+    for row in main:
         rollouts, tasks, seeds = row.intervals
-        assert rollouts is not None and tasks is not None and seeds is not None
+        assert rollouts is not None and tasks is not None and seeds is not None and row.centre is not None
         assert seeds[0] < tasks[0] < rollouts[0] < row.centre < rollouts[1] < tasks[1] < seeds[1]
     axes = draw(forest).axes[0]
-    assert len([line for line in axes.lines if line.get_linewidth() in (3, 7.5, 13)]) == 36
+    drawn = [line for line in axes.lines if line.get_linewidth() in (3, 7.5, 13)]
+    assert len(drawn) == sum(interval is not None for row in forest.rows for interval in row.intervals)
+    assert "no row can speak for a method" in forest.title
+
+
+def test_published_seed_sds_give_the_interval_of_their_welch_test() -> None:
+    forest = from_ledger(audit_ledger(load_ledger(CLAIMS / "grouping.yaml")))
+    row = next(row for row in forest.rows if row.detail.startswith("t5-tree-vs-traj;"))
+    assert row.intervals[:2] == (None, None) and row.intervals[2] is not None
+    claim = load_ledger(CLAIMS / "grouping.yaml").claim("t5-tree-vs-traj")
+    a, b = (
+        np.array([-1, -0.5, 0, 0.5, 1]) / np.std([-1, -0.5, 0, 0.5, 1], ddof=1) * sd
+        for sd in (claim.seed_sd_a, claim.seed_sd_b)
+    )
+    expected = ttest_ind(a + claim.gap, b, equal_var=False).confidence_interval()
+    assert row.intervals[2] == pytest.approx((expected.low, expected.high))
+    assert "not distinguishable over seeds, p 0.247" in row.remark
+    assert "sd as published" in forest.legend[2] and "assumed" not in forest.legend[2]
+
+
+def test_a_claim_without_a_printed_size_shows_the_noise_around_zero() -> None:
+    forest = from_ledger(audit_ledger(load_ledger(CLAIMS / "agentopsd.yaml")))
+    rows = {row.detail.split(";")[0]: row for row in forest.rows}
+    bars = rows["alfworld-best"].intervals[0]
+    assert rows["alfworld-best"].around_zero and bars is not None and bars[0] == -bars[1]
+    slope = rows["horizon-vs-rlsd"]
+    assert slope.centre is None and not slope.around_zero and slope.gap == "+3.05 per turn"
+
+
+@pytest.mark.parametrize("ledger", ["mpo", "agentopsd", "grouping"])
+def test_no_text_of_the_plot_is_cut_or_runs_into_another(ledger: str) -> None:
+    figure = draw(from_ledger(audit_ledger(load_ledger(CLAIMS / f"{ledger}.yaml"))))
+    figure.canvas.draw()
+    page = figure.bbox
+    boxes = [
+        (text.get_text(), text.get_window_extent())
+        for text in figure.findobj(Text)
+        if text.get_text().strip() and text.get_visible()
+    ]
+    for words, box in boxes:
+        assert box.x0 >= page.x0 and box.x1 <= page.x1 and box.y0 >= page.y0 and box.y1 <= page.y1, words
+    for index, (words, box) in enumerate(boxes):
+        for other, second in boxes[index + 1 :]:
+            across = min(box.x1, second.x1) - max(box.x0, second.x0)
+            down = min(box.y1, second.y1) - max(box.y0, second.y0)
+            assert across <= 1 or down <= 3, f"{words!r} runs into {other!r}"
+
+
+def test_figures_may_go_to_another_folder(tmp_path: Path) -> None:
+    result = call("audit", CLAIMS / "grouping.yaml", "--out", tmp_path / "a", "--figures", tmp_path / "b")
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {"audit_grouping.png", "audit_grouping.pdf"}
+    assert {path.suffix for path in (tmp_path / "a").iterdir()} == {".md", ".tex", ".csv", ".json"}
+    alone = call("audit", CLAIMS / "grouping.yaml", "--figures", tmp_path / "b")
+    assert alone.exit_code == 1 and "without --out" in str(alone.exception)
 
 
 def test_a_plot_without_rows_or_with_too_many_is_refused() -> None:

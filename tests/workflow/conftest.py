@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from turnscale.study import Plan, resolve
+from turnscale.workflow import audit_files
 
 PROJECT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ class Project:
             made.append(plan.results() / "mpo" / "tables" / name)
         made += [Path(f"paper_tables/tiny/{t}.{f}") for t in plan.study.tables for f in ("csv", "md", "tex")]
         made += [Path(f"figures/tiny/{t}.{f}") for t in plan.study.figures for f in ("pdf", "png", "csv")]
-        made += [Path(f"paper_tables/tiny/audit_mpo.{f}") for f in ("csv", "md", "tex", "json")]
+        made += [Path(path) for path in audit_files("tiny", "mpo")]
         for path in made:
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             (self.root / path).write_text(json.dumps({"made_up": True}))

@@ -15,10 +15,11 @@ rule audit:
         latex="paper_tables/{scale}/audit_{study}.tex",
         csv="paper_tables/{scale}/audit_{study}.csv",
         json="paper_tables/{scale}/audit_{study}.json",
+        plot=multiext("figures/{scale}/audit_{study}", ".pdf", ".png"),
     log:
         "logs/{scale}/{study}/audit.log",
     conda:
         "../envs/turnscale.yaml"
     shell:
         "turnscale audit {input.ledger:q} --comparisons {input.comparisons:q}"
-        " --out $(dirname {output.csv:q}) > {log:q} 2>&1"
+        " --out $(dirname {output.csv:q}) --figures figures/{wildcards.scale:q} > {log:q} 2>&1"

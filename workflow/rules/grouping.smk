@@ -197,4 +197,4 @@ rule tabular_audit:
         "../envs/turnscale.yaml"
     shell:
         "turnscale audit {input.ledger:q} --comparisons {input.comparisons:q}"
-        " --out $(dirname {output[0]:q}) > {log:q} 2>&1"
+        " --out $(dirname {output[0]:q}) --figures $(dirname {output[4]:q}) > {log:q} 2>&1"

@@ -31,6 +31,9 @@ def audit(
         list[Path], typer.Argument(help="One claims ledger (.yaml), or outcome tables (.csv, .parquet).")
     ],
     out: Out = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for the .png and .pdf files, where it is another than --out.")
+    ] = None,
     comparisons: Annotated[
         Path | None, typer.Option(help="Comparisons table of local re-runs, laid beside a ledger's claims.")
     ] = None,
@@ -67,11 +70,12 @@ def audit(
             metric=metric, reference=reference, untrained=untrained, checkpoint=checkpoint, intersect=intersect,
             ragged=ragged,
         )  # fmt: skip
-        written = run.audit_ledger_file(files[0], console, out, comparisons)
+        written = run.audit_ledger_file(files[0], console, out, comparisons, figures)
     else:
         written = run.audit_tables(
             files, console, out, comparisons, metrics=metric or ["pass_at_1"], reference=reference,
             untrained=untrained or [], checkpoint=checkpoint, intersect=intersect, ragged=ragged,
+            figures=figures,
         )  # fmt: skip
     for path in written:
         typer.echo(path)

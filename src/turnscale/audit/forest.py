@@ -6,39 +6,63 @@ and pale: the method is trained again as well (seeds). A row whose pale bar cros
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turnscale.audit.from_outcomes import PairAudit
 from turnscale.audit.ledger_report import LedgerAudit, gap
-from turnscale.audit.summary import ROLLOUTS, SEED_2, TASKS_R80
+from turnscale.audit.summary import ROLLOUTS, SEED_2, TASKS_R80, ClaimAudit, Scenario
+from turnscale.audit.verdicts import Judgement, seed_interval, seed_tolerance
 from turnscale.errors import DataError
+from turnscale.render.text import p_value, points
 from turnscale.render.text import plot as plain
-from turnscale.render.text import points
 from turnscale.stats.question import Comparison, Question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
 DARK, MIDDLE, PALE = "#08306b", "#4292c6", "#c6dbef"
+ROW_INCHES, AXES_INCHES, TOP_INCHES, BOTTOM_INCHES = 0.37, 4.6, 0.85, 1.65
+DPI = 160
+REMARK_POINTS = 84  # from the axes to the remarks; the printed difference stands between
+LONG_LABEL = 70  # characters; the benchmark of a longer label moves to the line below
 MAX_ROWS = 60
 """Beyond this a page cannot be read; plot one family or one reference at a time."""
 
+Z = 1.96  # standard errors to each side of a 95 % interval
 Interval = tuple[float, float] | None
+Judged = dict[Question, Judgement]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the plot, in points. ``intervals``: rollouts, tasks, seeds; None where it cannot be estimated."""
+    """One line of the plot, in points.
+
+    Attributes:
+        label, detail: left of the axes.
+        centre: where the marker stands; None where no size was published, or in another unit than points.
+        intervals: rollouts, tasks, seeds; None where it cannot be estimated.
+        remark: right of the axes, after ``gap``.
+        gap: the difference as printed.
+        section: heading under which the row stands.
+    """
 
     label: str
     detail: str
-    centre: float
+    centre: float | None
     intervals: tuple[Interval, Interval, Interval]
     remark: str
+    gap: str = ""
+    section: str = ""
+
+    @property
+    def around_zero(self) -> bool:
+        """Whether the bars show noise alone, because no size was published."""
+        return self.centre is None and any(interval is not None for interval in self.intervals)
 
 
 @dataclass(frozen=True)
@@ -49,42 +73,103 @@ class Forest:
     rows: tuple[Row, ...]
     legend: tuple[str, str, str]
     remark_heading: str
+    gap_heading: str = "printed"
 
 
-def from_ledger(audit: LedgerAudit, family: str) -> Forest:
-    """The claims of one family that have a gap and a noise bound, at the likeliest number of tasks."""
-    rows = []
-    for entry, judgements in zip(audit.claims, audit.judgements, strict=True):
-        claim = entry.claim
-        if claim.family != family or entry.reading or claim.gap is None or not entry.p:
-            continue
-        benchmark = audit.ledger.benchmarks[claim.benchmark].name
-        rows.append(
-            Row(
-                label=f"{claim.label}: {benchmark} {claim.metric_label}",
-                detail=f"{claim.model}, {entry.n_tasks} tasks",
-                centre=claim.gap,
-                intervals=(entry.interval(ROLLOUTS), entry.interval(TASKS_R80), entry.interval(SEED_2)),
-                remark=f"{gap(claim)}   {_remark([judgements[q].verdict.value for q in Question][:2])}",
-            )
-        )
+def from_ledger(audit: LedgerAudit) -> Forest:
+    """Every claim at the likeliest number of tasks, by family, with each interval that can be given.
+
+    Where no size was published the bars stand around zero: a difference inside them is noise.
+    """
+    first = [
+        (entry, judged)
+        for entry, judged in zip(audit.claims, audit.judgements, strict=True)
+        if not entry.reading
+    ]
+    families: dict[str, list[tuple[ClaimAudit, Judged]]] = {}
+    for entry, judged in first:
+        families.setdefault(entry.claim.family, []).append((entry, judged))
+    rows = [
+        _claim_row(audit, entry, judged, f"{family.replace('_', ' ')} ({len(members)})")
+        for family, members in families.items()
+        for entry, judged in members
+    ]
+    published = any(row.intervals[2] and not row.intervals[1] for row in rows)
+    assumed = any(row.intervals[2] and row.intervals[1] for row in rows)
+    spread = [
+        *(["seed sd of 2 points assumed: one run published"] if assumed else []),
+        *(["seed sd as published"] if published else []),
+    ]
+    single = all(min(entry.claim.runs_a, entry.claim.runs_b) < 2 for entry, _ in first)
     return Forest(
-        f"{audit.ledger.title}\n{family.replace('_', ' ')} claims: how far could each published gap move?",
+        f"{audit.ledger.title}\nHow far could each published difference move?"
+        + (" One training run per arm: no row can speak for a method." if single else ""),
         tuple(rows),
         (
             "same checkpoints, same tasks (rollout noise)",
             "same checkpoints, other tasks like these (arms correlate .8)",
-            "method trained again too (seed sd of 2 points assumed: one run published)",
+            f"method trained again too ({'; '.join(spread)})",
         ),
-        f"gap    after correcting for {sum(e.claim.family == family and not e.reading for e in audit.claims)} claims",
+        "what can be said, after correcting within the family",
     )
+
+
+def _claim_row(audit: LedgerAudit, entry: ClaimAudit, judged: Judged, section: str) -> Row:
+    claim = entry.claim
+    intervals = tuple(
+        entry.interval(scenario) or _around_zero(entry, scenario)
+        for scenario in (ROLLOUTS, TASKS_R80, SEED_2)
+    )
+    if not entry.se:
+        intervals = (None, None, seed_interval(claim))
+    tasks = "" if entry.n_tasks is None else f", {entry.n_tasks} tasks"
+    runs = "" if min(claim.runs_a, claim.runs_b) < 2 else f", {claim.runs_a}+{claim.runs_b} seeds"
+    unit = {"points": "", "points/turn": " per turn", "count": " (count)"}[claim.unit]
+    measured = "" if claim.unit == "count" else f" {claim.metric_label}"
+    where = f"{audit.ledger.benchmarks[claim.benchmark].name}{measured}"
+    long = len(claim.label) + len(where) > LONG_LABEL
+    return Row(
+        label=claim.label if long else f"{claim.label}: {where}",
+        detail=f"{claim.id}; {f'{where}; ' * long}{claim.model}{tasks}{runs}",
+        centre=claim.gap if claim.unit == "points" else None,
+        intervals=(intervals[0], intervals[1], intervals[2]),
+        remark=_claim_remark(entry, judged),
+        gap=gap(claim).replace("-", "−") + unit,
+        section=section,
+    )
+
+
+def _around_zero(entry: ClaimAudit, scenario: Scenario) -> Interval:
+    if entry.claim.gap is not None or scenario.key not in entry.se:
+        return None
+    half = Z * entry.se[scenario.key]
+    return -half, half
+
+
+def _claim_remark(entry: ClaimAudit, judged: Judged) -> str:
+    claim = entry.claim
+    if claim.deterministic:
+        return "fixed by the design"
+    if claim.gap is None:
+        return "no size was printed" + ("; inside the bars it is noise" if entry.se else "")
+    if entry.p:
+        return _remark([judged[question].verdict.value for question in Question][:2])
+    retrained = judged[Question.METHOD_RETRAINED]
+    if retrained.p is not None:
+        return f"{retrained.verdict.value} over seeds, p {p_value(retrained.p)}"
+    tolerance = seed_tolerance(claim)
+    if tolerance is None:
+        return "not testable: nothing published bounds its noise"
+    if tolerance < 0.05:
+        return "not testable: the seed sd was not published"
+    return f"not testable: stands only while the seed sd is below {tolerance:.1f}"
 
 
 def _remark(verdicts: list[str]) -> str:
     these, tasks = (verdict == "supported" for verdict in verdicts)
     if tasks:
-        return "holds over tasks"
-    return "holds on these tasks only" if these else "not distinguishable"
+        return "these checkpoints differ, on other tasks too"
+    return "these checkpoints differ, on these tasks only" if these else "not distinguishable from noise"
 
 
 def from_pairs(audits: Sequence[PairAudit], title: str) -> Forest:
@@ -104,7 +189,8 @@ def from_pairs(audits: Sequence[PairAudit], title: str) -> Forest:
                 detail=f"{audit.panel.title}, {audit.n_tasks} tasks, {audit.seeds_a}+{audit.seeds_b} seeds",
                 centre=100 * audit.difference,
                 intervals=(intervals[0], intervals[1], intervals[2]),
-                remark=f"{points(audit.difference, signed=True)}   {verdict}",
+                remark=verdict,
+                gap=points(audit.difference, signed=True),
             )
         )
     return Forest(
@@ -115,7 +201,8 @@ def from_pairs(audits: Sequence[PairAudit], title: str) -> Forest:
             "same checkpoints, other tasks like these",
             "method trained again, other tasks (seeds and tasks)",
         ),
-        "gap    the method, on new tasks, after correction",
+        "the method, on new tasks, after correction",
+        "measured",
     )
 
 
@@ -136,16 +223,43 @@ def draw(forest: Forest) -> Figure:
             key="forest",
             remedy="give --reference or a single --metric.",
         )
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as NewFigure
 
     # No pyplot: no global state, no window system.
-    height = 0.46 * len(forest.rows) + 2.2
-    figure = NewFigure(figsize=(11.0, height), layout="constrained")
-    axes = figure.add_subplot()
-    for place, row in enumerate(forest.rows):
-        _draw_row(axes, row, -place)
-    _frame(axes, forest)
+    places = _places(forest.rows)
+    tall = ROW_INCHES * (0.6 - min(places) + 0.6)
+    figure = NewFigure(figsize=(12.0, tall + TOP_INCHES + BOTTOM_INCHES), dpi=DPI)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.3, 0.2, 0.4, 0.6))
+    for row, y in zip(forest.rows, places, strict=True):
+        _draw_row(axes, row, y)
+    _frame(axes, forest, places)
+    left = 0.2 + max(_inches(figure, text) for text in _left_texts(axes, forest, places))
+    right = 0.2 + max(_inches(figure, text) for text in _right_texts(axes, forest, places))
+    width = max(left + AXES_INCHES + right, 9.0)
+    height = figure.get_figheight()
+    figure.set_figwidth(width)
+    axes.set_position((left / width, BOTTOM_INCHES / height, (width - left - right) / width, tall / height))
+    _title_and_legend(figure, forest)
     return figure
+
+
+def _inches(figure: Figure, text: Annotation) -> float:
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    return float(text.get_window_extent(renderer).width) / figure.dpi + abs(text.xyann[0]) / 72
+
+
+def _places(rows: Sequence[Row]) -> list[float]:
+    """Height of each row, from 0 down; a new section leaves room for its heading."""
+    places: list[float] = []
+    y, section = 0.0, ""
+    for row in rows:
+        y -= 0.8 if row.section != section else 0.0
+        section = row.section
+        places.append(y)
+        y -= 1.0
+    return places
 
 
 def _draw_row(axes: Axes, row: Row, y: float) -> None:
@@ -153,52 +267,85 @@ def _draw_row(axes: Axes, row: Row, y: float) -> None:
     for interval, thickness, colour in ((seeds, 13, PALE), (tasks, 7.5, MIDDLE), (rollouts, 3, DARK)):
         if interval is not None:
             axes.plot(interval, (y, y), color=colour, linewidth=thickness, solid_capstyle="butt", zorder=2)
-    axes.plot([row.centre], [y], marker="o", markersize=5.5, color="white", markeredgecolor="black", zorder=4)
+    if row.centre is not None:
+        axes.plot(
+            [row.centre], [y], marker="o", markersize=5.5, color="white", markeredgecolor="black", zorder=4
+        )
 
 
-def _frame(axes: Axes, forest: Forest) -> None:
-    from matplotlib.lines import Line2D
-
-    count = len(forest.rows)
+def _frame(axes: Axes, forest: Forest, places: Sequence[float]) -> None:
     ends = [end for row in forest.rows for pair in row.intervals if pair is not None for end in pair]
+    ends += [row.centre for row in forest.rows if row.centre is not None]
     low, high = min(0.0, *ends), max(0.0, *ends)
-    pad = 0.04 * (high - low)
+    pad = 0.04 * (high - low) or 1.0
     axes.set_xlim(low - pad, high + pad)
-    axes.set_ylim(-count + 0.4, 0.6)
+    axes.set_ylim(min(places) - 0.6, 0.6)
     axes.axvline(0.0, color="black", linewidth=1.0, zorder=3)
     axes.grid(axis="x", color="0.9", zorder=0)
     axes.set_axisbelow(True)
-    axes.set_yticks([-place for place in range(count)], [""] * count)
+    axes.set_yticks(list(places), [""] * len(places))
     axes.tick_params(axis="y", length=0)
     for side in ("left", "right", "top"):
         axes.spines[side].set_visible(False)
-    from_left = axes.get_yaxis_transform()
-    for place, row in enumerate(forest.rows):
-        axes.text(
-            -0.012, -place + 0.04, plain(row.label), transform=from_left, ha="right", va="bottom", fontsize=9
-        )
-        axes.text(
-            -0.012,
-            -place - 0.04,
-            plain(row.detail),
-            transform=from_left,
-            ha="right",
-            va="top",
-            fontsize=7.5,
-            color="0.35",
-        )
-        axes.text(1.012, -place, plain(row.remark), transform=from_left, ha="left", va="center", fontsize=8.5)
-    axes.text(
-        1.012, 0.62, plain(forest.remark_heading), transform=from_left, ha="left", va="bottom", fontsize=8.5
+    axes.set_xlabel(
+        "difference in percentage points\n(right of the line: the first-named arm is better)", fontsize=9
     )
-    axes.set_xlabel("difference in percentage points   (right of the line: the first-named arm is better)")
-    title = "\n".join(plain(line) for line in forest.title.splitlines())
-    figure = axes.get_figure()
-    assert figure is not None
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+
+
+def _left_texts(axes: Axes, forest: Forest, places: Sequence[float]) -> Iterator[Annotation]:
+    """Labels of the rows and headings of the sections, left of the axes."""
+    section = ""
+    for row, y in zip(forest.rows, places, strict=True):
+        if row.section != section:
+            section = row.section
+            yield _beside(axes, section, (0, y + 0.8), (-8, 0), "center", fontsize=9.5, fontweight="bold")
+        yield _beside(axes, row.label, (0, y), (-8, 0.5), "bottom", fontsize=9)
+        yield _beside(axes, row.detail, (0, y), (-8, -0.5), "top", fontsize=7.5, color="0.35")
+
+
+def _right_texts(axes: Axes, forest: Forest, places: Sequence[float]) -> Iterator[Annotation]:
+    """Remarks right of the axes, with the printed difference before each."""
+    small: dict[str, Any] = {"fontsize": 8.5, "color": "0.35"}
+    _beside(axes, forest.gap_heading, (1, 0.7), (REMARK_POINTS - 8, 0), "bottom", **small)
+    yield _beside(axes, forest.remark_heading, (1, 0.7), (REMARK_POINTS, 0), "bottom", ha="left", **small)
+    for row, y in zip(forest.rows, places, strict=True):
+        _beside(axes, row.gap, (1, y), (REMARK_POINTS - 8, 0), "center", fontsize=8.5)
+        yield _beside(axes, row.remark, (1, y), (REMARK_POINTS, 0), "center", ha="left", fontsize=8.5)
+
+
+def _beside(
+    axes: Axes,
+    text: str,
+    at: tuple[float, float],
+    offset: tuple[float, float],
+    va: str,
+    *,
+    ha: str = "right",
+    **font: Any,
+) -> Annotation:
+    """Text beside the axes: ``at`` is (0 left or 1 right, row), ``offset`` in points from there."""
+    coordinates = axes.get_yaxis_transform()
+    return axes.annotate(
+        plain(text), at, xycoords=coordinates, xytext=offset, textcoords="offset points", ha=ha, va=va,
+        annotation_clip=False, **font,
+    )  # fmt: skip
+
+
+def _title_and_legend(figure: Figure, forest: Forest) -> None:
+    from matplotlib.lines import Line2D
+
+    first, *others = forest.title.splitlines()
+    height = figure.get_figheight()
+    figure.text(0.1 / figure.get_figwidth(), 1 - 0.12 / height, plain(first), va="top", fontsize=11,
+                fontweight="bold")  # fmt: skip
+    figure.text(0.1 / figure.get_figwidth(), 1 - 0.36 / height, "\n".join(map(plain, others)), va="top",
+                fontsize=9.5)  # fmt: skip
     handles = [
         Line2D([], [], color=colour, linewidth=width, label=plain(text))
-        for colour, width, text in zip((DARK, MIDDLE, PALE), (3, 7.5, 13), forest.legend, strict=True)
+        for which, (colour, width, text) in enumerate(
+            zip((DARK, MIDDLE, PALE), (3, 7.5, 13), forest.legend, strict=True)
+        )
+        if any(row.intervals[which] is not None for row in forest.rows)
     ]
     handles.append(
         Line2D(
@@ -208,12 +355,16 @@ def _frame(axes: Axes, forest: Forest) -> None:
             color="white",
             markeredgecolor="black",
             linewidth=0,
-            label="reported difference",
+            label=f"{forest.gap_heading} difference",
         )
     )
+    if any(row.around_zero for row in forest.rows):
+        handles.append(
+            Line2D([], [], linewidth=0, label="bars without a circle: no size was printed; noise around zero")
+        )
     figure.legend(
         handles=handles,
-        loc="outside lower center",
+        loc="lower center",
         ncols=2,
         frameon=False,
         fontsize=8.5,
@@ -230,6 +381,6 @@ def save(forest: Forest, folder: Path, stem: str) -> list[Path]:
     """Write ``<stem>.png`` and ``<stem>.pdf`` without a date inside, so that the same rows give the same bytes."""
     figure = draw(forest)
     paths = [folder / f"{stem}.png", folder / f"{stem}.pdf"]
-    figure.savefig(paths[0], dpi=160, metadata={"Software": None})
+    figure.savefig(paths[0], dpi=DPI, metadata={"Software": None})
     figure.savefig(paths[1], metadata={"CreationDate": None})
     return paths

@@ -37,12 +37,19 @@ def refuse_table_options(**options: Any) -> None:
             )
 
 
-def audit_ledger_file(path: Path, console: Console, out: Path | None, comparisons: Path | None) -> list[Path]:
-    """Audit a ledger, print the report, write its files under ``out``. Returns the paths written."""
+def audit_ledger_file(
+    path: Path, console: Console, out: Path | None, comparisons: Path | None, figures: Path | None = None
+) -> list[Path]:
+    """Audit a ledger, print the report, write its files under ``out`` and its plot under ``figures``.
+
+    Returns the paths written. Raises ConfigError for ``figures`` without ``out``.
+    """
     from turnscale.audit.ledger import load_ledger
     from turnscale.audit.ledger_data import as_json, tidy_rows
     from turnscale.audit.ledger_report import audit_ledger, document
 
+    if figures is not None and out is None:
+        raise ConfigError("has no meaning without --out.", key="--figures", remedy="add --out.")
     ledger = load_ledger(path)
     local = []
     if comparisons is not None:
@@ -57,9 +64,8 @@ def audit_ledger_file(path: Path, console: Console, out: Path | None, comparison
     written = _write(document(audit, reasons=True), tidy_rows(audit), as_json(audit), out, stem)
     from turnscale.audit.forest import from_ledger, save
 
-    for family in dict.fromkeys(entry.claim.family for entry in audit.claims if entry.p):
-        written += save(from_ledger(audit, family), out, f"{stem}_{family}")
-    return written
+    make_folder(figures or out)
+    return written + save(from_ledger(audit), figures or out, stem)
 
 
 def audit_tables(
@@ -74,6 +80,7 @@ def audit_tables(
     checkpoint: str | None,
     intersect: bool,
     ragged: bool,
+    figures: Path | None = None,
 ) -> list[Path]:
     """Audit outcome tables taken together, print the report, write its files. Returns the paths written."""
     import pandas as pd
@@ -89,6 +96,8 @@ def audit_tables(
         raise ConfigError(
             "belongs to a ledger.", key="--comparisons", remedy="give a ledger (.yaml) with it."
         )
+    if figures is not None and out is None:
+        raise ConfigError("has no meaning without --out.", key="--figures", remedy="add --out.")
     name = files[0] if len(files) == 1 else Path(", ".join(file.name for file in files))
     frames = {file: read_table(file) for file in files}
     title = f"Audit of {name.name}"
@@ -118,17 +127,23 @@ def audit_tables(
     written = _write(report, rows, {"files": [file.name for file in files], "comparisons": rows}, out, stem)
     from turnscale.audit.forest import from_pairs, save
 
+    make_folder(figures or out)
     forest = from_pairs(audits, title)
-    return written + (save(forest, out, stem) if forest.rows else [])
+    return written + (save(forest, figures or out, stem) if forest.rows else [])
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for output. Raises ConfigError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigError(
+            f"cannot be made ({problem.strerror}).", file=folder, remedy="choose another folder."
+        ) from None
 
 
 def _write(report: Document, rows: list[dict[str, Any]], value: Any, out: Path, stem: str) -> list[Path]:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise ConfigError(
-            f"cannot be made ({problem.strerror}).", file=out, remedy="choose another folder."
-        ) from None
+    make_folder(out)
     paths = [out / f"{stem}.{suffix}" for suffix in ("md", "tex", "csv", "json")]
     paths[0].write_text(to_markdown(report), encoding="utf-8")
     paths[1].write_text(to_latex(report), encoding="utf-8")

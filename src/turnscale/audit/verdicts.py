@@ -84,14 +84,37 @@ def _method(audit: ClaimAudit) -> Judgement:
     if claim.unit == "count":
         return Judgement(question, Verdict.NOT_TESTABLE, "a count without a published spread over seeds")
     if claim.seed_sd_a is None or claim.seed_sd_b is None:
-        df = claim.runs_a + claim.runs_b - 2
-        tolerance = abs(claim.gap) / (
-            float(t_distribution.isf(ALPHA / 2, df)) * math.sqrt(1 / claim.runs_a + 1 / claim.runs_b)
-        )
-        return Judgement(question, Verdict.NOT_TESTABLE, "the seed sd was not published" + _stands(tolerance))
+        stands = _stands(seed_tolerance(claim))
+        return Judgement(question, Verdict.NOT_TESTABLE, "the seed sd was not published" + stands)
     test, p = _seed_test(claim, claim.seed_sd_a, claim.seed_sd_b)
     verdict = Verdict.SUPPORTED if p < ALPHA else Verdict.NOT_DISTINGUISHABLE
     return Judgement(question, verdict, f"{test} over {claim.runs_a} v {claim.runs_b} seeds: p {_p(p)}", p)
+
+
+def seed_tolerance(claim: Claim) -> float | None:
+    """Largest seed sd (points) at which the gap of several runs per arm would be significant; None without a test."""
+    if claim.gap is None or claim.unit != "points" or min(claim.runs_a, claim.runs_b) < 2:
+        return None
+    df = claim.runs_a + claim.runs_b - 2
+    return abs(claim.gap) / (
+        float(t_distribution.isf(ALPHA / 2, df)) * math.sqrt(1 / claim.runs_a + 1 / claim.runs_b)
+    )
+
+
+def seed_interval(claim: Claim) -> tuple[float, float] | None:
+    """95 % Welch interval of a gap in points from the published seed sds; None where they were not published.
+
+    A difference of spreads has no such interval either.
+    """
+    a, b = claim.seed_sd_a, claim.seed_sd_b
+    testable = claim.unit == "points" and claim.metric is not Measure.SPREAD and claim.gap is not None
+    if a is None or b is None or not testable or min(claim.runs_a, claim.runs_b) < 2:
+        return None
+    assert claim.gap is not None
+    parts = (a**2 / claim.runs_a, b**2 / claim.runs_b)
+    df = sum(parts) ** 2 / (parts[0] ** 2 / (claim.runs_a - 1) + parts[1] ** 2 / (claim.runs_b - 1))
+    half = float(t_distribution.isf(ALPHA / 2, df)) * math.sqrt(sum(parts))
+    return claim.gap - half, claim.gap + half
 
 
 def _seed_test(claim: Claim, sd_a: float, sd_b: float) -> tuple[str, float]:

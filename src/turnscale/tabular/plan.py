@@ -206,9 +206,10 @@ class TabularPlan:
 
     @property
     def audits(self) -> list[str]:
-        """The audit of the study's claims."""
-        stem = Path("paper_tables") / self.scale.scale / f"audit_{self.study.study}"
-        return [f"{stem}.{form}" for form in ("md", "tex", "csv", "json")]
+        """The audit of the study's claims: its report, and its plot among the figures."""
+        from turnscale.workflow import audit_files
+
+        return audit_files(self.scale.scale, self.study.study)
 
     def run_at(self, path: Path) -> TabularRun:
         """The run whose record is at ``path``.

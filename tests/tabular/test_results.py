@@ -51,6 +51,12 @@ def test_identity_follows_what_changes_numbers(project: Path) -> None:
     assert [run.seeds for run in before.runs[:2]] == [range(20), range(20, 24)]
     assert before.runs[0].hash == before.runs[1].hash
     more = resolve_tabular("grouping", "tiny", seeds=40, root=project)
+    for plan in (before, more):
+        for run in plan.runs:
+            again = resolve_tabular("grouping", "tiny", seeds=plan.seeds_until(run.path), root=project)
+            assert again.run_at(run.path) == run
+    with pytest.raises(ConfigError, match="seeds-<first>-<last>"):
+        before.seeds_until(Path("run.json"))
     assert {run.path for run in more.runs} & {run.path for run in before.runs}
     path = project / "configs/studies/grouping.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("lr: 0.1", "lr: 0.2"), encoding="utf-8")

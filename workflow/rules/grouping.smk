@@ -91,7 +91,7 @@ rule tabular_block:
     conda:
         "../envs/turnscale.yaml"
     params:
-        select=SEEDED,
+        select=SELECT,
     shell:
         "turnscale job tabular block {params.select} --out {output:q} > {log:q} 2>&1"
 
@@ -190,11 +190,14 @@ rule tabular_audit:
         comparisons=str(PLAN.tables_dir / "comparisons.csv"),
         code=Products.sources("audit", "stats"),
     output:
-        AUDITS,
+        markdown=AUDITS[0],
+        latex=AUDITS[1],
+        csv=AUDITS[2],
+        json=AUDITS[3],
     log:
         f"{LOGS}/audit.log",
     conda:
         "../envs/turnscale.yaml"
     shell:
         "turnscale audit {input.ledger:q} --comparisons {input.comparisons:q}"
-        " --out $(dirname {output[0]:q}) --figures $(dirname {output[4]:q}) > {log:q} 2>&1"
+        " --out $(dirname {output.csv:q}) --figures $(dirname {output[4]:q}) > {log:q} 2>&1"

@@ -35,12 +35,12 @@ def register(app: typer.Typer, jobs: typer.Typer) -> None:
 
 
 @jobs_app.command()
-def block(study: Study, scale: Scale, out: Out, seeds: Seeds = None) -> None:
+def block(study: Study, scale: Scale, out: Out) -> None:
     """Train and evaluate one block of seeds of one cell, named by the path of its record."""
     from turnscale.tabular.runs import train_block
     from turnscale.track.records import write_record
 
-    plan = resolve_tabular(study, scale, seeds=seeds, root=ROOT)
+    plan = resolve_tabular(study, scale, seeds=TabularPlan.seeds_until(out), root=ROOT)
     write_record(out, train_block(plan, plan.run_at(out)))
 
 

@@ -7,6 +7,7 @@ first five of one with two hundred.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -210,6 +211,18 @@ class TabularPlan:
         from turnscale.workflow import audit_files
 
         return audit_files(self.scale.scale, self.study.study)
+
+    @staticmethod
+    def seeds_until(path: Path) -> int:
+        """Seeds of the smallest plan with the block of seeds that a record's path names.
+
+        Raises:
+            ConfigError: the path names no block.
+        """
+        found = re.fullmatch(r"seeds-[0-9]+-([0-9]+)", path.parent.name)
+        if found is None:
+            raise ConfigError("is not in a folder seeds-<first>-<last>.", file=path, key="--out")
+        return int(found[1]) + 1
 
     def run_at(self, path: Path) -> TabularRun:
         """The run whose record is at ``path``.

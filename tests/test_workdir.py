@@ -54,6 +54,15 @@ def test_a_living_workflow_keeps_its_lock(folder: Path, table: Path, words: list
     assert len(list((folder / ".snakemake/locks").iterdir())) == 2
 
 
+def test_jobs_that_outlived_their_workflow_are_named(folder: Path, table: Path, tmp_path: Path) -> None:
+    process(table, 11, folder, "/venv/bin/python", "/venv/bin/turnscale", "job", "train", "--spec", "x")
+    process(table, 12, tmp_path, "/venv/bin/python", "/venv/bin/turnscale", "job", "train")  # elsewhere
+    process(table, 13, folder, "/venv/bin/python", "/venv/bin/turnscale", "plan", "job")
+    with pytest.raises(TurnscaleError, match="kill 11'"):
+        release_stale_lock(folder, table)
+    assert len(list((folder / ".snakemake/locks").iterdir())) == 2
+
+
 def test_without_a_process_table_the_command_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(TurnscaleError, match="snakemake --unlock"):
         release_stale_lock(folder, tmp_path / "absent")

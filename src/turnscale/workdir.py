@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 from turnscale.errors import TurnscaleError
@@ -18,7 +20,8 @@ def release_stale_lock(folder: Path = Path(), processes: Path = Path("/proc")) -
         Number of lock files removed; 0 if the folder is not locked.
 
     Raises:
-        TurnscaleError: a Snakemake is at work, or one whose folder cannot be seen, or there is no process table.
+        TurnscaleError: a Snakemake is at work, or one whose folder cannot be seen, or a job that outlived its
+            Snakemake, or there is no process table.
     """
     locks = sorted((folder / ".snakemake" / "locks").glob("*.lock"))
     if not locks:
@@ -26,7 +29,7 @@ def release_stale_lock(folder: Path = Path(), processes: Path = Path("/proc")) -
     by_hand = "if you are sure that none is running, run 'snakemake --unlock'."
     if not (processes / "self").exists():
         raise TurnscaleError("the folder is locked by a Snakemake that may be running.", remedy=by_hand)
-    for pid, working in _snakemakes(processes):
+    for pid, working in _processes(processes, _is_snakemake):
         if working is None:
             raise TurnscaleError(
                 f"the folder is locked, and process {pid} may be the Snakemake that holds it.", remedy=by_hand
@@ -35,20 +38,35 @@ def release_stale_lock(folder: Path = Path(), processes: Path = Path("/proc")) -
             raise TurnscaleError(
                 f"a Snakemake (process {pid}) is at work in this folder.", remedy="wait for it, or stop it."
             )
+    outlived = [pid for pid, working in _processes(processes, _is_job) if working == folder.resolve()]
+    if outlived:
+        raise TurnscaleError(
+            f"jobs of a killed workflow are still at work (processes {', '.join(outlived)}).",
+            remedy=f"wait for them, or run 'kill {' '.join(outlived)}': a training writes a checkpoint first.",
+        )
     for lock in locks:
         lock.unlink()
     return len(locks)
 
 
-def _snakemakes(processes: Path) -> list[tuple[str, Path | None]]:
-    """Process id and working folder of every Snakemake; None for a folder that may not be read."""
+def _is_snakemake(words: list[bytes]) -> bool:
+    return any(word.rpartition(b"/")[2] == b"snakemake" for word in words[:4])
+
+
+def _is_job(words: list[bytes]) -> bool:
+    pairs = zip(words[:4], words[1:5], strict=False)
+    return any(word.rpartition(b"/")[2] == b"turnscale" and after == b"job" for word, after in pairs)
+
+
+def _processes(processes: Path, wanted: Callable[[list[bytes]], bool]) -> list[tuple[str, Path | None]]:
+    """Process id and working folder of every other process wanted; None for a folder that may not be read."""
     found: list[tuple[str, Path | None]] = []
     for entry in processes.iterdir():
-        if not entry.name.isdigit():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if not any(word.rpartition(b"/")[2] == b"snakemake" for word in words[:4]):
+            if not wanted(words):
                 continue
             found.append((entry.name, (entry / "cwd").readlink().resolve()))
         except (FileNotFoundError, ProcessLookupError):

@@ -187,6 +187,12 @@ class Products:
         """Identity of the plan's methods, whose identities the gates check."""
         return digest([cell.method for cell in self.plan.cells])
 
+    @property
+    def gates(self) -> Path:
+        """Record of the passed gates of the plan's methods."""
+        folder = self.plan.results() / self.plan.study.study
+        return folder / f"gates-{self.methods_hash}.json"
+
     @cached_property
     def cells_hash(self) -> str:
         """Identity of the set of planned cells, which survivorship counts."""

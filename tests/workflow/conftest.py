@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from turnscale.study import Plan, resolve
-from turnscale.workflow import audit_files
+from turnscale.workflow import Products, audit_files
 
 PROJECT = Path(__file__).parents[2]
 
@@ -62,7 +62,7 @@ class Project:
 
     def finish(self, plan: Plan) -> None:
         """Make up every record and product of a plan, without Snakemake's metadata."""
-        made: list[Path] = [plan.results() / "tracking.json", plan.results() / "mpo" / "gates.json"]
+        made: list[Path] = [plan.results() / "tracking.json", Products(plan).gates]
         for cell in plan.cells:
             made += [plan.panels_path(cell), plan.base_path(cell)]
             for seed in cell.seeds:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.conftest import Project
+from turnscale.workflow import Products
 
 DERIVED = ("collect", "estimates", "table", "figure")
 
@@ -133,8 +134,8 @@ def test_lost_inputs_of_finished_runs_train_nothing_and_one_more_seed_only_itsel
     for cell in plan.cells:
         for path in (plan.base_path(cell), plan.panels_path(cell)):
             (project.root / path).unlink(missing_ok=True)
-    for name in ("tracking.json", "mpo/gates.json"):
-        (project.root / plan.results() / name).unlink()
+    for path in (plan.results() / "tracking.json", Products(plan).gates):
+        (project.root / path).unlink()
     assert not project.dry_run().keys() & {"train", "evaluate", "critic", "base", "panels"}
     jobs = project.dry_run("seeds=3")
     assert jobs["train"] == jobs["evaluate"] == trained(project)
@@ -156,3 +157,16 @@ def test_an_edited_command_trains_nothing_again(project: Project) -> None:
     project.finish(project.plan())
     project.edit("workflow/rules/train.smk", '"turnscale job train --spec', '"turnscale  job train --spec')
     assert not project.dry_run().keys() & {"train", "evaluate", "critic"}
+
+
+def test_a_changed_method_value_trains_that_cell_on_the_first_run(project: Project) -> None:
+    project.finish(project.plan())
+    project.edit(
+        "configs/studies/mpo.yaml",
+        "mpo: {method: mpo, label: MPO}",
+        "mpo: {method: mpo, set: {credit.lam: 0.7}}",
+    )
+    jobs = project.dry_run()
+    assert jobs["train"] == jobs["evaluate"] == 2
+    assert jobs["gates"] == 1
+    assert "critic" not in jobs

@@ -24,7 +24,7 @@ FIGURES = PRODUCTS.figures
 AUDITS = PRODUCTS.audits
 
 TRACKING = "results/{scale}/tracking.json"
-GATES = "results/{scale}/{study}/gates.json"
+GATES = str(PRODUCTS.gates)
 
 THREADS = PLAN.scale.threads
 MEMORY = PLAN.scale.runtime.job_memory_mb

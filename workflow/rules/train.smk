@@ -1,16 +1,17 @@
 # One job per run. Its inputs carry their content's hash in their names, so their times do not matter.
 
 
-# Identities between methods hold before any of them is trained; a change of one method repeats only this check.
+# Identities between methods hold before any of them is trained. The record's name holds the hash of the methods: a
+# changed method repeats this check, and a rule that ran again under one name would hide the trainings after it.
 rule gates:
     output:
-        "results/{scale}/{study}/gates.json",
+        "results/{scale}/{study}/gates-{gates}.json",
     log:
-        "logs/{scale}/{study}/gates.log",
+        "logs/{scale}/{study}/gates-{gates}.log",
+    wildcard_constraints:
+        gates=PRODUCTS.methods_hash,
     conda:
         "../envs/turnscale.yaml"
-    params:
-        methods=PRODUCTS.methods_hash,
     shell:
         "turnscale job gates --study {wildcards.study:q} --scale {wildcards.scale:q} --out {output:q} > {log:q} 2>&1"
 

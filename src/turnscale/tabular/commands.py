@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -98,7 +99,7 @@ def audit_command(
     turns: Annotated[list[int] | None, typer.Option(min=1, max=6, help="Turns T; repeat it.")] = None,
     tokens: Annotated[int, typer.Option(min=1, max=2, help="Tokens per turn.")] = 1,
     group_size: Annotated[int, typer.Option(min=2, help="Rollouts per group, or per fork of a tree.")] = 16,
-    batches: Annotated[int, typer.Option(min=40, help="Monte-Carlo batches per estimator.")] = 500,
+    batches: Annotated[int, typer.Option(min=40, help="Monte-Carlo batches per estimator.")] = 2000,
     kl: Annotated[
         float, typer.Option(min=1e-4, help="Nats off the policy where ratios are compared.")
     ] = 0.05,
@@ -132,7 +133,7 @@ def audit_command(
     )
     shown = ("cosine", "scale", "relative_bias", "relative_variance", "snr_per_100_calls", "dead_token_share")
     plain = Console()
-    console = plain if plain.is_terminal else Console(width=150)
+    console = plain if plain.is_terminal else Console(width=170)
     for count, part in found.groupby("turns", sort=True):
         heading = f"T = {count}, {tokens} token(s) per turn, groups of {group_size}, {batches} batches"
         grid = Table("credit", "ratio", *(name.replace("_", " ") for name in shown), "calls", title=heading)
@@ -140,15 +141,12 @@ def audit_command(
             column.justify = "right"
         for (credit, ratio), rows in part.groupby(["credit", "ratio"], sort=False):
             by_metric = {row["metric"]: row for row in rows.to_dict("records")}
-            cells = [
-                f"{by_metric[name]['value']:.3f} ± {(by_metric[name]['hi'] - by_metric[name]['lo']) / 2:.3f}"
-                for name in shown
-            ]
+            cells = [interval_text(name, by_metric[name]) for name in shown]
             label = wanted.credits[str(credit)].label or str(credit)
             grid.add_row(label, str(ratio), *cells, str(rows["calls"].iloc[0]))
         console.print(grid)
     console.print(
-        "± is half the 95 % jackknife interval. cosine: mean estimate with the exact gradient; scale: its length "
+        "Intervals: 95 % jackknife. cosine: mean estimate with the exact gradient; scale: its length "
         "along it (1 if unbiased); bias and variance relative to the gradient's length; no clip, no whitening, exact "
         "critics. Credits divided by a standard deviation, anchors and trees aim elsewhere: read the cosine.",
         highlight=False,
@@ -156,6 +154,13 @@ def audit_command(
     if out is not None:
         write_csv(found, out)
         console.print(str(out), highlight=False)
+
+
+def interval_text(name: str, row: Mapping[Any, Any]) -> str:
+    """A statistic with its interval; both ends where a bound may have cut it off."""
+    if name in ("cosine", "relative_bias"):
+        return f"{row['value']:.3f} [{row['lo']:.2f}, {row['hi']:.2f}]"
+    return f"{row['value']:.3f} ± {(row['hi'] - row['lo']) / 2:.3f}"
 
 
 def show_plan(plan: TabularPlan, console: Console) -> None:

@@ -79,7 +79,7 @@ def accuracy(results: Results) -> tuple[Drawing, pd.DataFrame]:
         panel.set_xlabel("turns T")
         panel.set_xticks(results.turns)
         top = panel.get_ylim()[1]
-        panel.set_ylim(-0.03 * top, top)
+        panel.set_ylim(-0.03 * top, 1.04 * top)
     handles = [
         Line2D([], [], color=LOOKS.get(cell, look(cell)).color, marker=LOOKS.get(cell, look(cell)).marker,
                linestyle=LOOKS.get(cell, look(cell)).line, label=results.plan.label(cell))

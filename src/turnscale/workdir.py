@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from turnscale.errors import TurnscaleError
@@ -54,7 +55,7 @@ def _is_snakemake(words: list[bytes]) -> bool:
 
 
 def _is_job(words: list[bytes]) -> bool:
-    pairs = zip(words[:4], words[1:5], strict=False)
+    pairs = pairwise(words[:5])
     return any(word.rpartition(b"/")[2] == b"turnscale" and after == b"job" for word, after in pairs)
 
 

@@ -12,6 +12,7 @@ from turnscale.errors import NumericalError
 from turnscale.track.store import connect
 from turnscale.train.loop import Trainer, critic_rows, train_run
 from turnscale.train.update import minibatches
+from turnscale.train.warmup import shuffle_rewards
 
 
 def test_micro_batches_do_not_change_the_update(setting: Setting) -> None:
@@ -91,3 +92,17 @@ def test_prompts_follow_the_epochs_permutation(setting: Setting) -> None:
     seen = [trainer._task_at(i) for i in range(2 * len(trainer.tasks))]
     assert sorted(seen[: len(trainer.tasks)]) == list(range(len(trainer.tasks)))
     assert seen[: len(trainer.tasks)] != seen[len(trainer.tasks) :]
+
+
+def test_rewards_are_shuffled_over_all_trajectories_and_read_once(setting: Setting) -> None:
+    trainer = Trainer(setting.run("mpo", steps=1), setting.base, setting.panels, setting.critic())
+    batches = [trainer.sample().batch.with_(reward=torch.arange(16.0) + 16 * i) for i in range(2)]
+    shuffled = [batch.reward for batch in shuffle_rewards(batches, 0)]
+    assert sorted(torch.cat(shuffled).tolist()) == list(range(32))
+    assert not torch.equal(shuffled[0].sort().values, batches[0].reward)
+    trainer.advance()
+    control = [row for row in trainer.critic_rows if row[1] == "shuffled"]
+    common = [row for row in trainer.critic_rows if row[1] == "common" and row[0] == 0]
+    assert {row[0] for row in control} == {0}
+    assert [row[2:6] for row in control] == [row[2:6] for row in common]
+    assert [row[6] for row in control] != [row[6] for row in common]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
@@ -46,7 +46,7 @@ from turnscale.train.critic import read_heads, with_values
 from turnscale.train.sampling import SCHEMES, Source
 from turnscale.train.twins import TwinCritics
 from turnscale.train.update import update_critic, update_policy
-from turnscale.train.warmup import open_base
+from turnscale.train.warmup import load_probe, open_base
 
 CRITIC_COLUMNS = (
     "checkpoint",
@@ -153,12 +153,13 @@ class Trainer:
         self.policy_optimiser = self._optimiser(policy_parameters(self.agent), self.settings.lr)
         self.critic_optimiser: torch.optim.Optimizer | None = None
         self.probe: TurnBatch | None = None
+        self.shuffled: TurnBatch | None = None
         if heads:
             if critic_record is None:
                 raise ValueError(f"method {self.method.name} needs the record of a warmed-up critic")
             if self.method.critic.warmup:
                 load_adapter(self.agent, Path(critic_record["adapter"]), which="critic")
-            self.probe = TurnBatch(**load_file(critic_record["probe"]))
+            self.probe, self.shuffled = load_probe(Path(critic_record["probe"]))
             self.critic_optimiser = self._optimiser(critic_parameters(self.agent), self.settings.critic_lr)
         choice = self.method.critic.twins
         self.twins = None if choice is None else TwinCritics(self.agent, choice)
@@ -388,16 +389,24 @@ class Trainer:
         self._log(step, {"val_pass_at_1": float(outcomes["success"].mean())})
 
     def _read_probe(self, step: int, batch: TurnBatch | None) -> None:
-        """Log critic values at evenly spaced steps, on the common rollouts and on the step's own."""
+        """Log critic values at evenly spaced steps, on the common rollouts and on the step's own.
+
+        At step 0 also the values of a critic warmed up on shuffled rewards, on the common rollouts.
+        """
         if self.probe is None or step not in self._probe_steps():
             return
+        prompts = [task.hash for task in self.tasks]
         for name, rows in (("common", self.probe), ("probe", batch)):
             if rows is None:
                 continue
-            chosen = torch.arange(min(self.settings.probe_rollouts, rows.size))
             with torch.no_grad():
-                part = self._valued(rows.rows(chosen))
-            self.critic_rows += critic_rows(step, name, part, [task.hash for task in self.tasks])
+                part = self._valued(self._probed(rows))
+            self.critic_rows += critic_rows(step, name, part, prompts)
+        if step == 0 and self.shuffled is not None:
+            self.critic_rows += critic_rows(0, "shuffled", self._probed(self.shuffled), prompts)
+
+    def _probed(self, batch: TurnBatch) -> TurnBatch:
+        return batch.rows(torch.arange(min(self.settings.probe_rollouts, batch.size)))
 
     def _probe_steps(self) -> set[int]:
         count = self.settings.probe_checkpoints

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from turnscale.agent.adapter import Agent, attach, critic_parameters, save_adapter
@@ -34,6 +35,9 @@ from turnscale.objective.value import explained_variance, squared_error
 from turnscale.seeding import fix_threads, numpy_stream, stream_seed, torch_stream
 from turnscale.train.critic import read_heads, with_values
 from turnscale.train.measure import oracle_values
+
+SHUFFLED = "shuffled_values"
+"""Name of the extra tensor in a probe's file."""
 
 
 def open_base(spec: Mapping[str, Any], record: Mapping[str, Any], family: Family) -> Checkpoint:
@@ -75,7 +79,8 @@ def warm_critic(
         panels: the family's frozen panels; rollouts are on train tasks.
         seed: the run seed.
         directory: receives ``adapter/`` (critic adapter and value head) and ``probe.safetensors`` (rollouts of
-            the base policy on which every method's critic is later read).
+            the base policy on which every method's critic is later read, with the values there of a critic
+            warmed up alike on rewards shuffled over trajectories: what structure comes without any signal).
 
     Returns:
         The record: folder, explained variances of critic and oracle on fresh rollouts, seconds.
@@ -98,7 +103,12 @@ def warm_critic(
     fresh = [collect("fresh", number) for number in range(-(-settings.fresh_rollouts // settings.rollouts))]
     measured, oracle = _measure(agent, family, panels, fresh)
     save_adapter(agent, directory / "adapter", which="critic")
-    _save_probe(directory / "probe.safetensors", fresh[0].batch)
+    probe = fresh[0].batch
+    blind = attach(open_base(spec["base"], base_record, family), stream_seed(seed, "adapter"), value_heads=1)
+    fit(blind, shuffle_rewards(batches, seed), settings, seed)
+    with torch.inference_mode():
+        shuffled = read_heads(blind, probe)[0]
+    _save_probe(directory / "probe.safetensors", probe, shuffled)
     return {
         "adapter": str(directory / "adapter"),
         "probe": str(directory / "probe.safetensors"),
@@ -230,7 +240,35 @@ def _pieces(size: int, minibatch: int) -> list[torch.Tensor]:
     return list(torch.arange(size).split(minibatch))
 
 
-def _save_probe(path: Path, batch: TurnBatch) -> None:
+def shuffle_rewards(batches: list[TurnBatch], seed: int) -> list[TurnBatch]:
+    """The batches with their rewards permuted over all trajectories, so that values can predict nothing."""
+    rewards = torch.cat([batch.reward for batch in batches])
+    order = torch.from_numpy(numpy_stream(seed, "shuffled rewards").permutation(len(rewards)))
+    parts = rewards[order].split([batch.size for batch in batches])
+    return [batch.with_(reward=part) for batch, part in zip(batches, parts, strict=True)]
+
+
+def _save_probe(path: Path, batch: TurnBatch, shuffled: torch.Tensor) -> None:
     fields = {name: getattr(batch, name) for name in TurnBatch.__dataclass_fields__}
+    tensors = {name: value for name, value in fields.items() if value is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.contiguous().clone() for k, v in fields.items() if v is not None}, path)
+    save_file({k: v.contiguous().clone() for k, v in {**tensors, SHUFFLED: shuffled}.items()}, path)
+
+
+def load_probe(path: Path) -> tuple[TurnBatch, TurnBatch]:
+    """The probe's rollouts as they are, and with the values of the critic of shuffled rewards.
+
+    Raises:
+        CheckpointError: the file is missing or is no probe.
+    """
+    try:
+        tensors = load_file(path)
+        shuffled = tensors.pop(SHUFFLED)
+        probe = TurnBatch(**tensors)
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"is no probe of a warmed-up critic ({error}).",
+            file=path,
+            remedy="remove the critic's record and run the workflow again.",
+        ) from None
+    return probe, probe.with_(values=shuffled)

@@ -13,8 +13,8 @@ from tests.agent.conftest import LIMITS, Chatter, tasks
 from turnscale.agent.adapter import Agent, base_weights_hash, policy_parameters
 from turnscale.agent.chat import ChatFormat
 from turnscale.agent.decode import make_decoder
-from turnscale.agent.forward import action_logprobs
 from turnscale.agent.episode import anchor_id
+from turnscale.agent.forward import action_logprobs
 from turnscale.agent.rollout import Rollouts, rollout, sample
 from turnscale.envs.protocol import Limits, Step, Task
 from turnscale.errors import NumericalError, TaskError

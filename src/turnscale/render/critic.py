@@ -28,6 +28,7 @@ COLUMNS = [
 SETS = {
     OWN: "own training rollouts, all checkpoints",
     COMMON: "common rollouts of the base policy, all checkpoints",
+    "shuffled": "common rollouts, a critic warmed up on rewards shuffled over trajectories",
 }
 HEADS = {
     "share_token": "between-turn share",

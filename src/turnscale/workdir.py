@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from itertools import pairwise
-from itertools import pairwise
 from pathlib import Path
 
 from turnscale.errors import TurnscaleError

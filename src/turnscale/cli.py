@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +45,8 @@ seeds_app = typer.Typer(no_args_is_help=True, help="Seeds of a scale.")
 runs_app = typer.Typer(no_args_is_help=True, help="Runs in the tracking store.")
 
 ROOT = Path()
+TRAINING = {"torch", "transformers", "peft", "safetensors", "bm25s", "mlflow", "snakemake"}
+"""Packages of the extra ``train``: plans and audits do without them."""
 out = Console()
 
 StudyArgument = Annotated[str, typer.Argument(help="Study: a file name in configs/studies.")]
@@ -191,6 +194,8 @@ def reproduce(
     from turnscale.workdir import release_stale_lock
     from turnscale.workflow import summary_after, summary_before
 
+    if find_spec("snakemake") is None:
+        raise ModuleNotFoundError("reproduce runs Snakemake", name="snakemake")
     if cores != "all" and not (cores.isdecimal() and int(cores) > 0):
         raise TurnscaleError(f"is '{cores}'.", key="--cores", remedy="give a number of at least 1, or 'all'.")
     if is_tabular(study, ROOT):
@@ -314,6 +319,15 @@ def main() -> Any:
     """Entry point: a problem of the user's is one line on stderr and exit code 2, never a traceback."""
     try:
         app()
+    except ModuleNotFoundError as error:
+        if error.name not in TRAINING:
+            raise
+        print(
+            f"turnscale: this needs the package '{error.name}', which is not installed. Remedy: in the project "
+            "folder, 'make setup' or pip install -e '.[train]'.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
     except TurnscaleError as error:
         print("turnscale: " + " ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(2) from None

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-import bm25s
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -78,6 +77,8 @@ def parse(turn: str) -> tuple[str, str] | None:
 
 def terms(text: str) -> list[str]:
     """Lower-case words without English stop words: the terms that BM25 sees."""
+    import bm25s  # here, so that a plan can be read without the packages of training
+
     return bm25s.tokenize([text], stopwords="en", return_ids=False, show_progress=False)[0]
 
 

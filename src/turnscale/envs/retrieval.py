@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import bm25s
 import numpy as np
 
 Fact = tuple[str, str]
@@ -19,6 +18,8 @@ class Index:
     """
 
     def __init__(self, documents: Sequence[Sequence[str]]) -> None:
+        import bm25s  # here, so that a plan can be read without the packages of training
+
         self._bm25 = bm25s.BM25(backend="numpy")
         self._bm25.index([list(d) for d in documents], show_progress=False)
         self._known = self._bm25.vocab_dict

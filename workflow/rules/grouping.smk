@@ -194,10 +194,11 @@ rule tabular_audit:
         latex=AUDITS[1],
         csv=AUDITS[2],
         json=AUDITS[3],
+        plot=AUDITS[4:],
     log:
         f"{LOGS}/audit.log",
     conda:
         "../envs/turnscale.yaml"
     shell:
         "turnscale audit {input.ledger:q} --comparisons {input.comparisons:q}"
-        " --out $(dirname {output.csv:q}) --figures $(dirname {output[4]:q}) > {log:q} 2>&1"
+        " --out $(dirname {output.csv:q}) --figures $(dirname {output.plot[0]:q}) > {log:q} 2>&1"

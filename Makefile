@@ -75,6 +75,7 @@ lint: $(STAMP) ## linters, types and formats
 	ruff format --check .
 	mypy
 	snakemake --lint
+	snakemake --lint --config study=grouping scale=grouping5
 	snakefmt --check Snakefile workflow
 
 format: $(STAMP) ## format code and rules

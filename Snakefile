@@ -34,14 +34,6 @@ localrules:
     runs,
     tables,
     figures,
-    tracking,
-    panels,
-    collect,
-    estimates,
-    diagnose,
-    table,
-    figure,
-    audit,
 
 
 # The records stand here themselves, so that a missing run is seen even when Snakemake's own metadata is lost.

@@ -226,6 +226,16 @@ class Products:
         names = self.plan.study.tables if kind == "tables" else self.plan.study.figures
         return "|".join(re.escape(name) for name in names) or "(?!)"
 
+    def diagnosis(self, kind: str, name: str) -> list[str]:
+        """What a table or figure of kind ``critic`` reads besides the other tables."""
+        entries: Mapping[str, Table | Figure] = (
+            self.plan.study.tables if kind == "tables" else self.plan.study.figures
+        )
+        if entries[name].kind != "critic":
+            return []
+        folder = self.plan.results() / self.plan.study.study / "tables"
+        return [str(folder / file) for file in ("critic_statistics.csv", "critic_trajectories.parquet")]
+
     @cached_property
     def published_files(self) -> list[str]:
         """Files of published values that the study's tables and figures name."""

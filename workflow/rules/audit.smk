@@ -1,6 +1,10 @@
 # The study's claims ledger, audited, with the local differences beside the published ones.
 
 
+localrules:
+    audit,
+
+
 rule audit:
     input:
         ledger=PRODUCTS.ledgers,

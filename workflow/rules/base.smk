@@ -1,6 +1,11 @@
 # Once per scale: the tracking store, task panels, starting checkpoints and warmed-up critics.
 
 
+localrules:
+    tracking,
+    panels,
+
+
 # MLflow's first start is not safe in parallel, so this one job comes before all that log.
 rule tracking:
     output:

@@ -1,6 +1,10 @@
 # What the critics' values do over turns, beside simulated critics and published numbers. Reads one collected table.
 
 
+localrules:
+    diagnose,
+
+
 rule diagnose:
     input:
         critic_values=rules.collect.output.critic_values,
@@ -17,10 +21,3 @@ rule diagnose:
         definition=PRODUCTS.study_hash,
     shell:
         "turnscale job diagnose --study {wildcards.study:q} --scale {wildcards.scale:q} > {log:q} 2>&1"
-
-
-def diagnosis(entry):
-    """What a table or figure of kind critic reads besides the other tables."""
-    if entry.kind != "critic":
-        return []
-    return expand(rules.diagnose.output, study=PLAN.study.study, scale=PLAN.scale.scale)

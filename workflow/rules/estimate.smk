@@ -1,6 +1,11 @@
 # Finished runs -> tidy tables -> estimates and comparisons. Everything from here on reads tables only.
 
 
+localrules:
+    collect,
+    estimates,
+
+
 rule collect:
     input:
         runs=RUNS,

@@ -3,7 +3,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.shell import shell as bash
 from turnscale.errors import TurnscaleError
 from turnscale.tabular.plan import FIGURES as FIGURE_NAMES, TABLES as TABLE_NAMES
-from turnscale.tabular.plan import resolve_tabular
+from turnscale.tabular.plan import resolve_tabular, summary_after, summary_before
 from turnscale.workflow import Products
 
 config.setdefault("scale", "grouping5")
@@ -46,22 +46,13 @@ LOGS = f"logs/{PLAN.scale.scale}/{PLAN.study.study}"
 TRACKING = f"results/{PLAN.scale.scale}/tracking.json"
 
 
-def summary_before(plan, cores):
-    missing = sum(not (plan.root / run.path).exists() for run in plan.runs)
-    return f"{plan.study.study} at scale {plan.scale.scale}: {missing} of {len(plan.runs)} blocks of seeds to train."
-
-
-def summary_after(plan):
-    scale = plan.scale.scale
-    return f"{plan.study.study} at scale {scale}: see paper_tables/{scale}/ and figures/{scale}/."
-
-
 bash.prefix(
     "set -euo pipefail; export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=Agg; "
 )
 
 
 localrules:
+    tracking,
     tabular_collect,
     tabular_results,
     tabular_table,

@@ -7,10 +7,15 @@ TIDY = expand(
 )
 
 
+localrules:
+    table,
+    figure,
+
+
 rule table:
     input:
         TIDY,
-        critic=lambda wildcards: diagnosis(PLAN.study.tables[wildcards.name]),
+        critic=lambda wildcards: PRODUCTS.diagnosis("tables", wildcards.name),
         published=PRODUCTS.published_files,
         code=PRODUCTS.sources("render/*.py"),
     output:
@@ -31,7 +36,7 @@ rule table:
 rule figure:
     input:
         TIDY,
-        critic=lambda wildcards: diagnosis(PLAN.study.figures[wildcards.name]),
+        critic=lambda wildcards: PRODUCTS.diagnosis("figures", wildcards.name),
         published=PRODUCTS.published_files,
         code=PRODUCTS.sources("render/*.py", "render/figures"),
     output:

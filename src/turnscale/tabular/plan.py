@@ -332,3 +332,16 @@ def _run(
         "stream": f"{name}-t{turns}",
     }
     return TabularRun(study.study, scale.scale, name, turns, cell.method, seeds, spec)
+
+
+def summary_before(plan: TabularPlan, cores: int) -> str:
+    """What is about to run."""
+    missing = sum(not (plan.root / run.path).exists() for run in plan.runs)
+    blocks = f"{missing} of {len(plan.runs)} blocks of seeds to train on {cores} cores"
+    return f"{plan.study.study} at scale {plan.scale.scale}: {blocks}."
+
+
+def summary_after(plan: TabularPlan) -> str:
+    """Where everything is."""
+    scale = plan.scale.scale
+    return f"{plan.study.study} at scale {scale}: see paper_tables/{scale}/ and figures/{scale}/."

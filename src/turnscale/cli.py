@@ -239,6 +239,8 @@ def runs_list(scale: ScaleOption = "quick", study: StudyOption = "mpo") -> None:
     from turnscale.track.read import Store
 
     table = Table("key", "status", "attempt", "run", "reason")
+    for column in table.columns:
+        column.overflow = "fold"  # keys and ids are to be copied, so never shortened
     for job in Store(ROOT).all_jobs(scale):
         if job.tags.get("study", study) == study:
             state = "superseded" if job.superseded else job.status

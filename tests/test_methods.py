@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,8 @@ import typer
 from typer.testing import CliRunner
 
 from turnscale.axes import AXES, TERMS, Choice
+from turnscale.conventions import PRESETS, compare, example_batch, per_trajectory, side
 from turnscale.conventions import advantages as example_advantages
-from turnscale.conventions import compare, example_batch, per_trajectory, side
 from turnscale.errors import ConfigError
 from turnscale.gates.batches import random_batch
 from turnscale.method_commands import method_index, register
@@ -212,7 +213,39 @@ def test_diff_names_the_convention_that_explains() -> None:
     found, _ = compare(side("mpo"), side("ppo"))
     assert {"credit", "ratio", "credit unit"} <= {d.key for d in found}
     with pytest.raises(ConfigError, match="neither a method nor a preset"):
-        side("verl")
+        side("veril")
+
+
+@pytest.mark.parametrize(
+    ("typed", "preset"),
+    [
+        ("verl", "verl-grpo"),
+        ("VERL", "verl-grpo"),
+        ("TRL", "trl-grpo"),
+        ("trl", "trl-grpo"),
+        ("GiGPO default", "gigpo-mean-norm"),
+        ("gigpo-default", "gigpo-mean-norm"),
+        ("seed 004", "grouping-toy"),
+        ("Grouping-Toy", "grouping-toy"),
+    ],
+)
+def test_diff_knows_presets_by_other_names(typed: str, preset: str) -> None:
+    row = load_method(PRESETS[preset].base).name
+    by_alias, by_name = invoke("diff", row, typed), invoke("diff", row, preset)
+    assert by_alias.exit_code == by_name.exit_code == 0
+    assert by_alias.output == by_name.output and f"\n{preset}: advantage" in by_alias.output
+    assert typed not in list_methods()
+
+
+def test_diff_of_our_grpo_and_verl_says_which_convention_makes_the_difference() -> None:
+    pair = invoke("diff", "grpo", "verl", "--rewards", "0,1")
+    assert pair.exit_code == 0 and not re.search(r"credit\.(ddof|scale)", pair.output)
+    assert "credit.singleton  forbid | raw" in pair.output
+    lone = invoke("diff", "grpo", "verl", "--rewards", "0,1;1")
+    assert "greatest difference of advantages on the example groups: 1" in lone.output
+    assert "explained first by credit.singleton: forbid against raw" in lone.output
+    toy = invoke("diff", "verl", "seed 004", "--rewards", "0,1")
+    assert "explained first by credit.ddof: 1 against 0" in toy.output
 
 
 def test_commands() -> None:

@@ -27,11 +27,13 @@ class Preset:
         about: whose it is.
         base: method row whose credit function computes it.
         overrides: its conventions, as overrides of that row.
+        aliases: other names it goes by.
     """
 
     about: str
     base: str
     overrides: Mapping[str, Any]
+    aliases: tuple[str, ...]
 
 
 PRESETS: dict[str, Preset] = {
@@ -45,6 +47,7 @@ PRESETS: dict[str, Preset] = {
             "credit.min_std": 0.0,
             "credit.singleton": "raw",
         },
+        ("verl",),
     ),
     "trl-grpo": Preset(
         "TRL, GRPOTrainer",
@@ -56,6 +59,7 @@ PRESETS: dict[str, Preset] = {
             "credit.min_std": 0.0,
             "credit.singleton": "zero",
         },
+        ("TRL",),
     ),
     "gigpo-mean-norm": Preset(
         "GiGPO, default mode mean_norm",
@@ -68,6 +72,7 @@ PRESETS: dict[str, Preset] = {
             "credit.singleton": "raw",
             "credit.step_singleton": "zero",
         },
+        ("GiGPO default",),
     ),
     "grouping-toy": Preset(
         "the grouping comparison's synthetic task",
@@ -79,6 +84,7 @@ PRESETS: dict[str, Preset] = {
             "credit.min_std": 1e-6,
             "credit.singleton": "zero",
         },
+        ("seed 004",),
     ),
 }
 
@@ -126,24 +132,40 @@ def conventions(method: Method) -> dict[str, str]:
     return table
 
 
+def preset_names() -> str:
+    """All presets with their aliases, for messages."""
+    return ", ".join(f"{key} ({', '.join(preset.aliases)})" for key, preset in PRESETS.items())
+
+
+def preset_name(name: str) -> str | None:
+    """The key of ``PRESETS`` that a name or alias stands for, whatever its case and separators, or None."""
+
+    def plain(text: str) -> str:
+        return " ".join(text.casefold().replace("-", " ").replace("_", " ").split())
+
+    spellings = {plain(n): key for key, preset in PRESETS.items() for n in (key, *preset.aliases)}
+    return spellings.get(plain(name))
+
+
 def side(name: str, directory: Path | None = None) -> Side:
-    """A method row or a preset, by name.
+    """A method row or a preset, by name or alias; the side has the preset's full name.
 
     Raises:
         ConfigError: neither.
     """
-    if name in PRESETS:
-        preset = PRESETS[name]
+    key = preset_name(name)
+    if key is not None and name not in list_methods(directory):
+        preset = PRESETS[key]
         method = load_method(preset.base, preset.overrides, directory=directory)
-        known = {key: str(value) for key, value in preset.overrides.items()}
-        return Side(name, method, {"credit": method.credit_choice["name"], **known})
+        known = {convention: str(value) for convention, value in preset.overrides.items()}
+        return Side(key, method, {"credit": method.credit_choice["name"], **known})
     if name.endswith((".yaml", ".yml")) or name in list_methods(directory):
         method = load_method(name, directory=directory)
         return Side(name, method, conventions(method))
     raise ConfigError(
         f"{name!r} is neither a method nor a preset",
         key="name",
-        remedy=f"presets: {', '.join(PRESETS)}; for methods see `turnscale methods list`.",
+        remedy=f"presets: {preset_names()}; for methods see `turnscale methods list`.",
     )
 
 

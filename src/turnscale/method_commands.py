@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from turnscale.axes import AXES, TERMS
-from turnscale.conventions import PRESETS, advantages, compare, example_batch, per_trajectory, side
+from turnscale.conventions import advantages, compare, example_batch, per_trajectory, preset_names, side
 from turnscale.errors import ConfigError
 from turnscale.methods import Method, list_methods, load_method
 
@@ -61,7 +61,7 @@ def list_(directory: Directory = None) -> None:
         credit = method.credit_choice["name"] if method.train else "not trained"
         ratio = method.ratio["name"] if method.train else "-"
         typer.echo(f"{name:16} {credit:20} {ratio:9} {method.title}")
-    typer.echo(f"presets for diff: {', '.join(PRESETS)}")
+    typer.echo(f"presets for diff: {preset_names()}")
 
 
 @commands.command()
@@ -89,7 +89,7 @@ def diff(
     batch = example_batch(parse_groups(rewards)) if rewards else example_batch()
     differences, total = compare(left, right, batch)
     if not differences:
-        typer.echo(f"{a} and {b} agree in every convention known of both.")
+        typer.echo(f"{left.name} and {right.name} agree in every convention known of both.")
     width = max((len(d.key) for d in differences), default=0)
     for d in differences:
         effect = "" if d.effect is None else f"   alone moves the advantage by {d.effect:.4g}"

@@ -41,10 +41,8 @@ def base_report(plan: Plan) -> list[str]:
             **report["benchmarks"],
         }
         for name, row in rows.items():
-            lines.append(
-                f"| {path.parent.name} | {name} | {row['sampled']:.3f} | {row['greedy']:.3f} | {row['pass_at_n']:.3f} "
-                f"| {report['attempts']} | {row['tasks']} |"
-            )
+            rates = " | ".join(f"{row[key]:.3f}" for key in ("sampled", "greedy", "pass_at_n"))
+            lines.append(f"| {path.parent.name} | {name} | {rates} | {report['attempts']} | {row['tasks']} |")
     return lines
 
 

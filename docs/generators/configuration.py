@@ -33,7 +33,11 @@ FILES: list[Section] = [
     ("Scale", "configs/scales/*.yaml", Scale),
     ("Model", "configs/models/*.yaml", ModelConfig),
     ("Family", "configs/families/*.yaml", FamilyConfig),
-    *((f"Family: {kind}", f"`parameters` of kind `{kind}`", schema) for kind, (schema, _) in KINDS.items()),
+    *(
+        (f"Family: {kind}", f"`parameters` of kind `{kind}`", schema)
+        for kind, (schema, _) in KINDS.items()
+        if schema.__module__.startswith("turnscale.")  # others are registered by whoever imports them
+    ),
     ("Method", "configs/methods/*.yaml", Method),
     ("Tabular study", "configs/studies/*.yaml with `kind: tabular`", TabularStudy),
     ("Tabular scale", "configs/scales/*.yaml with `kind: tabular`", TabularScale),

@@ -249,3 +249,22 @@ def step_added(batch: TurnBatch, coef: float, bound: float, **rules: object) -> 
             gap = sum(float(batch.logp_teacher[row, c] - batch.logp_rollout[row, c]) for c in turn)
             out[row, turn] = each[row] + coef * min(max(gap, -bound), bound)
     return out
+
+
+def utterance(batch: TurnBatch, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """ArCHer: Q - V of each turn at its tokens, and the one-step targets of V and of Q."""
+    advantages, states, actions = (torch.zeros(batch.turn.shape, dtype=torch.float64) for _ in range(3))
+    for row in range(batch.size):
+        turns = turns_of(batch, row)
+        for number, turn in enumerate(turns):
+            value = float(batch.values[row, turn[0]])
+            action = float(batch.values_turn[row, turn[0]])
+            if number == len(turns) - 1:
+                target = float(batch.reward[row])
+            else:
+                target = gamma * float(batch.values[row, turns[number + 1][0]])
+            for column in turn:
+                advantages[row, column] = action - value
+                states[row, column] = action
+                actions[row, column] = target
+    return advantages, states, actions

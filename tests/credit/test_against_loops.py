@@ -90,11 +90,13 @@ CASES: list[Case] = [
         lambda b: loops.token_weighted(b, 0.5, 0.2, **RULES),
     ),
     ("step_added", {"coef": 0.1, "bound": 0.6, **RULES}, lambda b: loops.step_added(b, 0.1, 0.6, **RULES)),
+    ("utterance", {"gamma": 0.9}, lambda b: loops.utterance(b, 0.9)[0]),
 ]
 
 
 def run(name: str, batch: TurnBatch, params: dict[str, Any]) -> Tensor:
-    extra = {"lam_critic": 1.0} if "values" in CREDIT[name].needs else {}
+    # The utterance critics learn from one-step targets only; the others take any decay.
+    extra = {"lam_critic": float(name != "utterance")} if "values" in CREDIT[name].needs else {}
     return CREDIT[name].load()(batch, **params, **extra).advantages
 
 
@@ -124,6 +126,14 @@ def test_critic_targets_are_lambda_returns(lam: float) -> None:
     credit = CREDIT["token_gae"].load()(batch, lam=0.5, lam_critic=lam)
     want = loops.token_gae(batch, lam) + torch.where(batch.action_mask, batch.values, 0.0)
     torch.testing.assert_close(credit.returns, want, atol=1e-9, rtol=1e-9)
+
+
+def test_utterance_targets_are_one_step_long() -> None:
+    batch = forked(4)
+    credit = CREDIT["utterance"].load()(batch, gamma=0.9, lam_critic=0.0)
+    _, states, actions = loops.utterance(batch, 0.9)
+    torch.testing.assert_close(credit.returns, states, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(credit.returns_turn, actions, atol=1e-9, rtol=1e-9)
 
 
 def test_turn_head_targets_are_lambda_returns_over_turns() -> None:

@@ -18,9 +18,8 @@ from turnscale.track.run import RECORD, insist
 from turnscale.track.store import connect, is_default, store_dir
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run as StoredRun
-
     from mlflow import MlflowClient
+    from mlflow.entities import Run as StoredRun
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from typer.testing import CliRunner, Result
 from tests.audit.builders import outcomes
 from turnscale.audit import commands
 from turnscale.audit.document import to_latex
-from turnscale.audit.forest import Forest, Row, draw, from_ledger
+from turnscale.audit.forest import Forest, Row, from_ledger
+from turnscale.audit.forest_drawing import MAX_ROWS, draw
 from turnscale.audit.ledger import load_ledger
 from turnscale.audit.ledger_report import audit_ledger, document
 from turnscale.audit.looks import Look, append
@@ -298,4 +299,4 @@ def test_a_plot_without_rows_or_with_too_many_is_refused() -> None:
     with pytest.raises(DataError, match="nothing to plot"):
         draw(Forest("t", (), ("a", "b", "c"), "d"))
     with pytest.raises(DataError, match="do not fit a page"):
-        draw(Forest("t", (row,) * 61, ("a", "b", "c"), "d"))
+        draw(Forest("t", (row,) * (MAX_ROWS + 1), ("a", "b", "c"), "d"))

@@ -165,9 +165,9 @@ def looks(
 
     turnscale looks looks/quick/mpo.jsonl --study mpo
     """
-    from turnscale.audit import run
+    from turnscale.audit.looks_report import looks_words
 
     if ledger is not None and study is not None:
         raise DataError("is given beside --ledger.", key="--study", remedy="name one plan.")
-    for line in run.looks_words(log, head, ledger, study):
+    for line in looks_words(log, head, ledger, study):
         typer.echo(line)

@@ -7,15 +7,12 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from turnscale.audit.document import Document, to_latex, to_markdown, to_terminal
 from turnscale.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from turnscale.config.declared import DeclaredPlan
 
 
 def is_ledger(files: Sequence[Path]) -> bool:
@@ -62,7 +59,8 @@ def audit_ledger_file(
         return []
     stem = f"audit_{ledger.study}"
     written = _write(document(audit, reasons=True), tidy_rows(audit), as_json(audit), out, stem)
-    from turnscale.audit.forest import from_ledger, save
+    from turnscale.audit.forest import from_ledger
+    from turnscale.audit.forest_drawing import save
 
     make_folder(figures or out)
     return written + save(from_ledger(audit), figures or out, stem)
@@ -125,7 +123,8 @@ def audit_tables(
     rows = tidy_rows(audits)
     stem = f"audit_{files[0].stem}"
     written = _write(report, rows, {"files": [file.name for file in files], "comparisons": rows}, out, stem)
-    from turnscale.audit.forest import from_pairs, save
+    from turnscale.audit.forest import from_pairs
+    from turnscale.audit.forest_drawing import save
 
     make_folder(figures or out)
     forest = from_pairs(audits, title)
@@ -292,42 +291,3 @@ def power_words(gap: float, sd: float, seeds: int | None, power: float) -> list[
         )
     lines.append("Tasks are held fixed; new tasks add their own variance.")
     return lines
-
-
-def looks_words(log: Path, head: str | None, ledger: Path | None, study: str | None = None) -> list[str]:
-    """One line per look, then the head, then the verdict under the plan of a ledger or study, if one is named.
-
-    Raises DataError when the log was altered, ConfigError when the ledger or study declares no plan.
-    """
-    from turnscale.audit.adherence import judge, words
-    from turnscale.audit.looks import verify
-
-    entries = verify(log, head)
-    lines = [
-        f"{entry.index}  {entry.look.when}  {entry.look.comparison}  {entry.look.counts} seeds  "
-        f"{100 * entry.look.difference:+.2f} points  {entry.look.statistic} {entry.look.value:.4g}"
-        for entry in entries
-    ]
-    lines.append(f"{len(entries)} looks, chain intact, head {entries[-1].hash}")
-    plan, source = _declared(ledger, study)
-    if source is None:
-        return lines
-    if plan is None:
-        raise ConfigError("declares no plan.", file=source, key="plan", remedy="add plan: to it.")
-    lines.append(f"Declared: {plan.words}.")
-    for comparison in dict.fromkeys(entry.look.comparison for entry in entries):
-        lines.append(f"{comparison}: {words(plan, judge(plan, entries, comparison))}")
-    return lines
-
-
-def _declared(ledger: Path | None, study: str | None) -> tuple[DeclaredPlan | None, Path | None]:
-    """The plan of the ledger or study named, and the file it would stand in; (None, None) if none is named."""
-    if ledger is not None:
-        from turnscale.audit.ledger import load_ledger
-
-        return load_ledger(ledger).plan, ledger
-    if study is not None:
-        from turnscale.study import load_study
-
-        return load_study(study).plan, Path("configs/studies") / f"{study}.yaml"
-    return None, None

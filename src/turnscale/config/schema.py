@@ -204,7 +204,8 @@ class Study(Strict):
     tables: dict[Name, Table] = Field(default_factory=dict)
     figures: dict[Name, Figure] = Field(default_factory=dict)
     plan: DeclaredPlan | None = Field(
-        None, description="seeds and looks, declared before the first run; holds for each table's first metric"
+        None,
+        description="seeds and looks, declared before the first run; holds for each table's first metric",
     )
     claims: str | None = Field(None, description="claims ledger of the study")
     code_version: int = Field(1, description="raise it by hand when a change of code changes numbers")

@@ -15,7 +15,9 @@ from turnscale.render.data import Tables
 from turnscale.render.text import MISSING, metric_label
 
 OUTSIDE = "‡"
-NO_PLAN = "No plan of seeds and looks was declared; p values assume that the number of seeds was fixed beforehand."
+NO_PLAN = (
+    "No plan of seeds and looks was declared; p values assume that the number of seeds was fixed beforehand."
+)
 HEADING = "declared plan"
 
 

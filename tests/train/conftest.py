@@ -14,6 +14,12 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     return make_setting(tmp_path_factory.mktemp("setting"))
 
 
+@pytest.fixture(scope="session")
+def search(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    """The search family with the base of the smoke scale."""
+    return make_setting(tmp_path_factory.mktemp("search"), "search")
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project folder of its own with an initialised tracking store."""

@@ -1,4 +1,7 @@
-"""A tiny setting for training tests: a barely trained base, small panels, a barely warmed critic."""
+"""Settings for training tests: small panels, a barely warmed critic, and a base of one of two families.
+
+``coin`` is so easy that a barely trained base succeeds; ``search`` is the project's own, with the smoke scale's base.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 import tests.train.coin  # noqa: F401 - registers the family
 from turnscale.envs.panels import Panels, load_panels, make_panels
@@ -28,14 +33,21 @@ class Setting:
     """Where the shared parts lie and how to name a run over them."""
 
     root: Path
+    name: str = "coin"
 
     @property
     def family(self) -> dict[str, Any]:
+        if self.name == "search":
+            return yaml.safe_load((PROJECT / "configs" / "families" / "search.yaml").read_text())
         limits = {"max_turns": 4, "max_turn_tokens": 6, "max_tokens": 48}
         return {"name": "coin", "kind": "coin", "limits": limits, "parameters": {}}
 
     @property
     def base_spec(self) -> dict[str, Any]:
+        if self.name == "search":
+            base = yaml.safe_load((PROJECT / "configs" / "scales" / "smoke.yaml").read_text())["base"]
+            model = yaml.safe_load((PROJECT / "configs" / "models" / "qwen3-tiny.yaml").read_text())
+            return {"family": self.family, "model": model, "training": base, "threads": 1}
         training = {"steps": 20, "batch": 16, "lr": 3e-3, "report_tasks": 2, "report_attempts": 2}
         return {"family": self.family, "model": MODEL, "training": training, "threads": 1}
 
@@ -85,12 +97,12 @@ class Setting:
                 "training": settings if chosen.train else None,
             },
         )
-        return Run("test", "test", "coin", "qwen3-tiny", method, method, seed, spec)
+        return Run("test", "test", self.name, "qwen3-tiny", method, method, seed, spec)
 
 
-def make_setting(root: Path) -> Setting:
-    """Make the base and the panels under ``root``."""
-    setting = Setting(root)
+def make_setting(root: Path, name: str = "coin") -> Setting:
+    """Make the base and the panels of a family under ``root``."""
+    setting = Setting(root, name)
     family = load_family(setting.family)
     sizes = {"train": 32, "validation": 6, **dict.fromkeys(family.benchmarks, 4)}
     panels = make_panels(family, sizes)

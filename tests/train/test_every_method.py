@@ -42,5 +42,25 @@ def test_a_row_trains_end_to_end(setting: Setting, name: str) -> None:
         assert getattr(trainer.last_batch, tensor) is not None
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_row_trains_on_the_search_family(search: Setting, name: str) -> None:
+    method = load_method(name, directory=METHODS)
+    critic = search.critic(method.critic.heads) if method.needs_critic else None
+    run = search.run(name, steps=1, validate_every=1)
+    trainer = Trainer(run, search.base, search.panels, critic)
+    before = {key: value.detach().clone() for key, value in trainer._tensors().items()}
+    trainer.advance()
+    moved = {key for key, value in trainer._tensors().items() if not torch.equal(value, before[key])}
+    metrics = {key: value for _, key, value in trainer.metrics}
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["rollout_gap"] < 3e-5 and "val_pass_at_1" in metrics
+    # Without a success in any group, a group method has nothing to learn from and must not move; a cold critic
+    # that says 0 is then right already.
+    assert any(key.startswith("critic.") for key in moved) == (metrics.get("critic_grad_norm", 0.0) > 0)
+    learns = metrics["grad_norm"] > 0
+    assert any(key.startswith("policy.") for key in moved) == learns
+    assert learns or metrics["dead_gradient_share"] == 1.0
+
+
 def test_rows_without_training_are_the_two_known_ones() -> None:
     assert set(list_methods(METHODS)) - set(TRAINED) == {"base", "skill-prompt"}

@@ -250,3 +250,19 @@ def test_seeds_are_raised_in_place(root: Path) -> None:
     assert path.read_text(encoding="utf-8") == text.replace("seeds: 3 ", "seeds: 8 ")
     with pytest.raises(ConfigError, match="8 already"):
         raise_seeds(path, 8)
+
+
+def test_raising_seeds_keeps_windows_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "scale.yaml"
+    path.write_bytes(b"scale: s\r\nseeds: 3\r\nmodels: [m]\r\n")
+    assert raise_seeds(path, 5) == 3
+    assert path.read_bytes() == b"scale: s\r\nseeds: 5\r\nmodels: [m]\r\n"
+
+
+@pytest.mark.parametrize("number", ["1_0", "0x10", "010", "2.0", "2e1"])
+def test_raising_seeds_refuses_a_number_it_would_rewrite_in_part(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "scale.yaml"
+    path.write_text(f"seeds: {number}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no single line"):
+        raise_seeds(path, 30)
+    assert path.read_text(encoding="utf-8") == f"seeds: {number}\n"

@@ -158,8 +158,9 @@ def raise_seeds(path: Path, to: int) -> int:
     Raises:
         ConfigError: no top-level ``seeds`` with a whole number, or ``to`` is not more.
     """
-    text = path.read_text(encoding="utf-8")
-    found = re.findall(r"(?m)^seeds:[ \t]*([0-9]+)", text)
+    data = path.read_bytes()
+    line = rb"(?m)^(seeds:[ \t]*)([1-9][0-9]*)(?=[ \t]*\r?$|[ \t]+#)"
+    found = [number for _, number in re.findall(line, data)]
     if len(found) != 1:
         raise ConfigError("has no single line 'seeds: <number>'.", file=path, key="seeds", remedy="add it.")
     before = int(found[0])
@@ -171,6 +172,6 @@ def raise_seeds(path: Path, to: int) -> int:
             remedy="ask for more, or edit the file to use fewer (finished runs are kept).",
         )
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(re.sub(r"(?m)^(seeds:[ \t]*)[0-9]+", rf"\g<1>{to}", text, count=1), encoding="utf-8")
+    temporary.write_bytes(re.sub(line, rb"\g<1>%d" % to, data, count=1))
     temporary.replace(path)
     return before

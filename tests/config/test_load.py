@@ -44,3 +44,12 @@ def test_a_method_row_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     path.write_text("extends: grpo\nset: {a: 1}\nset: {b: 1}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="'set' is written twice"):
         load_method(str(path))
+
+
+def test_a_file_without_a_mapping_points_to_a_page_that_exists(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(path)
+    page = str(caught.value.remedy).removeprefix("see ").removesuffix(".")
+    assert (Path(__file__).parents[2] / page).is_file()

@@ -56,7 +56,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError("is nested too deeply.", file=path, remedy="flatten it.") from None
     if not isinstance(value, dict):
         raise ConfigError(
-            "must hold a mapping of keys to values.", file=path, remedy="see docs/reference.md."
+            "must hold a mapping of keys to values.", file=path, remedy="see docs/reference/configuration.md."
         )
     return {str(key): item for key, item in value.items()}
 

@@ -266,3 +266,8 @@ def test_raising_seeds_refuses_a_number_it_would_rewrite_in_part(tmp_path: Path,
     with pytest.raises(ConfigError, match="no single line"):
         raise_seeds(path, 30)
     assert path.read_text(encoding="utf-8") == f"seeds: {number}\n"
+
+
+def test_a_slip_in_the_number_of_seeds_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="999999999999 seeds per cell"):
+        resolve("mpo", "smoke", seeds=999_999_999_999)

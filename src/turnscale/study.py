@@ -22,6 +22,9 @@ from turnscale.config.load import read_yaml, validate
 from turnscale.config.schema import Cell, Scale, Study, Training
 from turnscale.errors import ConfigError
 
+MOST_SEEDS = 10_000
+"""More seeds per cell than this are taken for a slip."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -251,6 +254,10 @@ def resolve(
     count = scale.seeds if seeds is None else seeds
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError(f"must be a whole number of at least 1, got {count!r}.", key="seeds")
+    if count > MOST_SEEDS:
+        raise ConfigError(
+            f"{count} seeds per cell are more than {MOST_SEEDS}.", key="seeds", remedy="ask for fewer."
+        )
     numbers = tuple(range(count))
     study_path = root / "configs" / "studies" / f"{study_name}.yaml"
     scale_path = root / "configs" / "scales" / f"{scale_name}.yaml"

@@ -120,7 +120,7 @@ def import_outcomes(
 def grim(
     value: Annotated[str, typer.Argument(help="A published percentage with all its digits: 69.90.")],
     n: Annotated[str, typer.Option("--n", help="Number of tasks, or a range to search: 20-205.")],
-    rollouts: Annotated[int, typer.Option(min=1, help="Attempts per task.")] = 1,
+    rollouts: Annotated[int, typer.Option(min=1, max=10_000, help="Attempts per task.")] = 1,
     k: Annotated[int, typer.Option(min=1, help="k of pass@k or pass^k.")] = 1,
     hat: Annotated[bool, typer.Option("--hat", help="pass^k instead of pass@k.")] = False,
 ) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pandas as pd
 
 from turnscale.config.schema import Figure, Study, Table
+from turnscale.diagnose.files import STATISTICS_FILE, TRAJECTORIES_FILE
 from turnscale.errors import ConfigError, DataError
 from turnscale.estimates import read_parquet
 from turnscale.estimates.compare import cells_of, entries_of
@@ -87,12 +88,17 @@ class Tables:
             return UNPUBLISHED
         return PROXY if stand_ins & {model for _, model in self.arms} else SUPPLIED
 
-    def hashes(self) -> dict[str, str]:
-        """SHA-256 of every table in the folder."""
+    def hashes(self, table: str) -> dict[str, str]:
+        """SHA-256 of every file that a table of the study can be made from.
+
+        The diagnosis of critics is made beside the other tables, so it counts for its own tables alone.
+        """
+        entry = self.study.tables.get(table)
+        others = () if entry is not None and entry.kind == "critic" else (STATISTICS_FILE, TRAJECTORIES_FILE)
         return {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(self.folder.iterdir())
-            if path.suffix in (".csv", ".parquet")
+            if path.suffix in (".csv", ".parquet") and path.name not in others
         }
 
     def _own(self, table: pd.DataFrame, name: str) -> pd.DataFrame:

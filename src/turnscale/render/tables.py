@@ -182,7 +182,7 @@ def provenance(tables: Tables, name: str, rows: pd.DataFrame, sources: set[str])
         "scale": tables.scale,
         "product": name,
         "cells": arms,
-        "inputs_sha256": tables.hashes(),
+        "inputs_sha256": tables.hashes(name),
         "published_sources": sorted(sources - {""}),
     }
 

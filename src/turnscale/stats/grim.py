@@ -49,12 +49,19 @@ def grim(
     value with more digits than `decimals`.
     """
     if n < 1 or rollouts < 1 or not 1 <= k <= rollouts or decimals < 0:
-        raise DataError(f"no such design: n = {n}, rollouts = {rollouts}, k = {k}, decimals = {decimals}")
+        raise DataError(
+            f"no such design: n = {n}, rollouts = {rollouts}, k = {k}, decimals = {decimals}.",
+            remedy="n and rollouts are at least 1, k is from 1 to rollouts, decimals at least 0.",
+        )
     if estimator not in ("pass_at", "pass_hat"):
         raise DataError(f"unknown estimator {estimator!r}", remedy="pass_at or pass_hat")
     published = Fraction(str(value))
     if not 0 <= published <= 100 or (published * 10**decimals).denominator != 1:
-        raise DataError(f"{value} is not a percentage with {decimals} decimals")
+        raise DataError(
+            f"{value} is not a percentage with {decimals} decimals.",
+            key="value",
+            remedy="give it as printed, from 0 to 100.",
+        )
     units, whole = _task_values(rollouts, k, estimator)
     denominator = n * whole
     half = Fraction(1, 2 * 10**decimals)

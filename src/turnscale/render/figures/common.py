@@ -118,8 +118,9 @@ def short(text: str, width: int) -> str:
 
 
 def heading(tables: Tables, family: str, model: str) -> str:
-    """Model, and family where there are several."""
-    return plot(f"{family}, {model}" if len({pair[0] for pair in tables.arms}) > 1 else model)
+    """Model, under its family where there are several."""
+    several = len({pair[0] for pair in tables.arms}) > 1
+    return f"{plot(family)}\n{plot(model)}" if several else plot(model)
 
 
 def panels_of(rows: pd.DataFrame, family: str, first: bool) -> list[str]:

@@ -50,14 +50,12 @@ def tracking(out: Out) -> None:
 @app.command()
 def panels(spec: SpecFile, out: Out) -> None:
     """Freeze the task panels of a family and check that they are disjoint."""
-    from turnscale.envs.panels import make_panels
+    from turnscale.envs.panels import make_panels, split_sizes
     from turnscale.envs.registry import load_family
 
     value = read_spec(spec, "panels").value
     family = load_family(value["family"], file=spec)
-    sizes = {name: value["panels"][name] for name in ("train", "validation")}
-    sizes |= dict.fromkeys(family.benchmarks, value["panels"]["test"])
-    make_panels(family, sizes).save(out)
+    make_panels(family, split_sizes(value["panels"], family.benchmarks)).save(out)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from turnscale.envs.panels import Panels, check_disjoint, load_panels, make_panels
+from turnscale.envs.panels import Panels, check_disjoint, load_panels, make_panels, split_sizes
 from turnscale.envs.protocol import Limits, Task
 from turnscale.envs.search import SearchFamily
 from turnscale.envs.search_task import SearchParameters
@@ -100,6 +100,17 @@ class Repeating:
 
     def content(self, task: Task) -> str:
         return str(task.index % 3)
+
+
+def test_benchmarks_may_differ_in_size() -> None:
+    each = {"train": 5, "validation": 2, "test": {"large": 830, "small": 103}}
+    assert split_sizes(each, ["large", "small"]) == {"train": 5, "validation": 2, "large": 830, "small": 103}
+    one = each | {"test": 7}
+    assert split_sizes(one, ["large", "small"]) == {"train": 5, "validation": 2, "large": 7, "small": 7}
+    with pytest.raises(TaskError, match=r"panels\.test\.small.*Remedy"):
+        split_sizes(each, ["large", "tiny"])
+    with pytest.raises(TaskError, match="sizes are of large, small"):
+        split_sizes(each, ["large"])
 
 
 def test_training_gives_way_where_content_repeats() -> None:

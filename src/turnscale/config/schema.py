@@ -24,7 +24,9 @@ class Panels(Strict):
 
     train: Positive
     validation: Positive
-    test: Positive = Field(description="tasks in each test benchmark")
+    test: Positive | dict[Name, Positive] = Field(
+        description="tasks in each test benchmark: one number for all, or benchmark -> number"
+    )
 
 
 class BaseTraining(Strict):

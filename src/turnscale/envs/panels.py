@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,30 @@ class Panels:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def split_sizes(panels: Mapping[str, Any], benchmarks: Sequence[str]) -> dict[str, int]:
+    """Number of tasks of every split.
+
+    Args:
+        panels: ``train``, ``validation`` and ``test``, the last one number for every benchmark or a number for each.
+        benchmarks: the family's test benchmarks.
+
+    Raises:
+        TaskError: ``test`` names other benchmarks than the family has.
+    """
+    test = panels["test"]
+    if isinstance(test, int):
+        test = dict.fromkeys(benchmarks, test)
+    elif set(test) != set(benchmarks):
+        wrong = sorted(set(test) ^ set(benchmarks))
+        raise TaskError(
+            f"the sizes are of {', '.join(sorted(test))}, but the family's benchmarks are {', '.join(benchmarks)}.",
+            key=f"panels.test.{wrong[0]}",
+            remedy="give one number for every benchmark, or a number for each of them.",
+        )
+    sizes = {name: int(panels[name]) for name in ("train", "validation")}
+    return sizes | {name: int(test[name]) for name in benchmarks}
 
 
 def make_panels(family: Family, sizes: Mapping[str, int]) -> Panels:

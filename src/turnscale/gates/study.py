@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnscale.config.hashing import digest
-from turnscale.envs.panels import Panels, load_panels, make_panels
+from turnscale.envs.panels import Panels, load_panels, make_panels, split_sizes
 from turnscale.envs.registry import load_family
 from turnscale.gates.disjoint import disjoint
 from turnscale.gates.identities import GateResult, run_identity_gates
@@ -67,9 +67,7 @@ def panels_of(plan: Plan, cell: ResolvedCell) -> Panels:
     path = plan.root / plan.panels_path(cell)
     if path.exists():
         return load_panels(path, family)
-    sizes = cell.panels.value["panels"]
-    tests = dict.fromkeys(family.benchmarks, sizes["test"])
-    return make_panels(family, {name: sizes[name] for name in PROBE_PANELS} | tests)
+    return make_panels(family, split_sizes(cell.panels.value["panels"], family.benchmarks))
 
 
 def probes(plan: Plan, work: Path) -> Iterator[GateResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import shutil
@@ -108,6 +109,22 @@ def test_every_dependency_has_its_reason() -> None:
     cells = [[cell.strip().lower() for cell in row.split("|")] for row in rows]
     explained = {row[-2] for row in cells if row[-1] not in ("why", "---")}
     assert explained == names
+
+
+def test_every_import_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(d for extra in extras.values() for d in extra)]
+    declared = {re.split(r"[<>=~\[; ]", requirement)[0].lower().replace("-", "_") for requirement in asked}
+    declared |= {"yaml", "turnscale"}  # PyYAML's module
+    used = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            used |= {name.split(".")[0] for name in names}
+    assert used - declared - sys.stdlib_module_names == set()
 
 
 def test_every_statistic_is_explained() -> None:

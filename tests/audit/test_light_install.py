@@ -15,7 +15,7 @@ import pytest
 from tests.audit.builders import outcomes
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "mlflow", "transformers", "peft", "safetensors", "bm25s", "snakemake", "seaborn")
+HEAVY = ("torch", "mlflow", "transformers", "peft", "safetensors", "bm25s", "snakemake")
 
 
 def core() -> list[str]:

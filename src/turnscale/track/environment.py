@@ -30,7 +30,6 @@ PACKAGES = (
     "pydantic",
     "bm25s",
     "matplotlib",
-    "seaborn",
 )
 
 

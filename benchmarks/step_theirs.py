@@ -52,7 +52,10 @@ RESPONSE = {
         "tool_calls": {
             "content": "text",
             "repeats": True,
-            "transform": {"type": "function", "function": {"name": "act", "arguments": {"text": "{content}"}}},
+            "transform": {
+                "type": "function",
+                "function": {"name": "act", "arguments": {"text": "{content}"}},
+            },
         }
     },
 }

@@ -4,9 +4,9 @@
 
 Both sides train the same adapter on the same small Qwen3 in float32 on one thread, each in its own process, taking
 turns step by step: the same prompts, rows, groups, rewards, turn lengths and observations, so that both read the same
-number of row-tokens, which is checked. TRL plays several turns by its own loop (``environment_factory``); its gradient
-checkpointing, on by default, is switched off, which makes it faster. Before the first step both score one batch of
-ids: log-probabilities, loss and gradient must agree.
+number of row-tokens, which is checked. TRL plays several turns by its own loop (``environment_factory``); its
+gradient checkpointing, on by default, is switched off, which makes it faster. Before the first step both score one
+batch of ids: log-probabilities, loss and gradient must agree.
 
 A ratio is turnscale's row-tokens per CPU-second over TRL's in the same pair of steps; the median is reported.
 """
@@ -109,7 +109,9 @@ def report(workload: str, method: str, measured: dict[str, Any]) -> list[Row]:
     ours, theirs = (statistics.median(side) for side in rates)
     ratios = [a / b for a, b in zip(*rates, strict=True)]
     wall = statistics.median(b["wall"] / a["wall"] for a, b in pairs)
-    split = [statistics.median(s["rollout_cpu"] / s["cpu"] for s in side) for side in zip(*pairs, strict=True)]
+    split = [
+        statistics.median(s["rollout_cpu"] / s["cpu"] for s in side) for side in zip(*pairs, strict=True)
+    ]
     agreement = measured["agreement"]
     print(
         f"{workload} {method}: {ours:.0f} against {theirs:.0f} row-tokens per CPU-second, "

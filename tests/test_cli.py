@@ -83,6 +83,29 @@ def test_the_command_line_and_a_plan_load_no_heavy_library(program: str, allowed
 
 
 @pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (["--help"], set()),
+        (["methods", "list"], set()),
+        (["grim", "69.90", "--n", "103"], {"numpy"}),
+        (["plan", "mpo", "--scale", "quick"], {"numpy", "scipy"}),
+        (["power", "--sd", "2", "--gap", "4.33"], {"numpy", "scipy", "scipy.stats"}),
+        (["audit", "configs/claims/mpo.yaml"], {"numpy", "scipy", "scipy.stats"}),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(arguments: list[str], allowed: set[str], tmp_path: Path) -> None:
+    (tmp_path / "configs").symlink_to(PROJECT / "configs")
+    heavy = ["torch", "transformers", "peft", "mlflow", "snakemake", "pandas", "pyarrow", "matplotlib"]
+    heavy += ["numpy", "scipy", "scipy.stats"]
+    program = (
+        f"import sys\nsys.argv = ['turnscale', *{arguments!r}]\nfrom turnscale.cli import main\n"
+        f"try:\n    main()\nfinally:\n    print('LOADED', sorted(set({heavy!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == f"LOADED {sorted(allowed)}", done.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["plan", "nothing"], "choose one of"),

@@ -116,7 +116,7 @@ def detectable(seeds_a: int | None, seeds_b: int | None, sd: float) -> float | N
         seeds_a, seeds_b: seeds of each cell, None for one that is not trained and so has no seed noise.
         sd: across-seed standard deviation of a trained cell's score, a fraction.
     """
-    from turnscale.stats import minimum_detectable
+    from turnscale.stats.power import minimum_detectable
 
     trained = [seeds for seeds in (seeds_a, seeds_b) if seeds is not None]
     if not trained or min(trained) < 2:

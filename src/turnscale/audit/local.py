@@ -10,14 +10,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from turnscale.audit.ledger import Claim, Ledger
-from turnscale.audit.table import read_table
 from turnscale.errors import DataError
 from turnscale.stats.question import Question
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = (
     "study", "model", "benchmark", "metric", "k", "cell_a", "cell_b", "difference", "lo", "hi", "question",
@@ -52,6 +52,10 @@ class LocalFinding:
 
 def read_comparisons(path: str | Path) -> pd.DataFrame:
     """A comparisons table with numeric columns checked. Raises DataError naming file, row and column."""
+    import pandas as pd
+
+    from turnscale.audit.table import read_table
+
     frame = read_table(path)
     lacking = [column for column in COLUMNS if column not in frame.columns]
     if lacking:
@@ -116,6 +120,8 @@ def _claim(ledger: Ledger, claim: Claim, rows: pd.DataFrame) -> list[LocalFindin
 
 
 def _finding(claim: Claim, row: Mapping[Hashable, Any], sign: float) -> LocalFinding:
+    import pandas as pd
+
     difference = 100.0 * sign * float(row["difference"])
     ends = [None if pd.isna(row[end]) else 100.0 * sign * float(row[end]) for end in ("lo", "hi")]
     lo, hi = (ends[0], ends[1]) if sign > 0 else (ends[1], ends[0])

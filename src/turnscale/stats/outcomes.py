@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from turnscale.errors import DataError
 from turnscale.stats.passk import Floats, Ints, Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +184,8 @@ def counts_by_arm(
 
 
 def _codes(column: pd.Series) -> tuple[Ints, pd.Index]:
+    import pandas as pd
+
     codes, names = pd.factorize(column, sort=True)
     return np.asarray(codes, dtype=np.int64), pd.Index(names)
 

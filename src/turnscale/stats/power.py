@@ -10,7 +10,7 @@ import math
 from functools import lru_cache
 
 from scipy.optimize import brentq
-from scipy.stats import nct, norm, t
+from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
 from turnscale.errors import DataError
 
@@ -21,10 +21,10 @@ def _power(ratio: float, df: float, level: float) -> float:
     """Two-sided power when the true effect is `ratio` standard errors."""
     tail = (1 - level) / 2
     if df > NORMAL_DF:
-        z = norm.isf(tail)
-        return float(norm.sf(z - ratio) + norm.cdf(-z - ratio))
-    critical = t.isf(tail, df)
-    upper, lower = float(nct.sf(critical, df, ratio)), float(nct.cdf(-critical, df, ratio))
+        z = -ndtri(tail)
+        return float(ndtr(ratio - z) + ndtr(-z - ratio))
+    critical = -stdtrit(df, tail)
+    upper, lower = 1.0 - float(nctdtr(df, ratio, critical)), float(nctdtr(df, ratio, -critical))
     return upper + (0.0 if math.isnan(lower) else lower)
 
 
@@ -88,5 +88,5 @@ def seed_sd_tolerance(difference: float, se: float, level: float = 0.95) -> floa
     sqrt(((difference / z)² − se²) / 2), z the two-sided normal quantile; `se` is the standard error without
     seed noise (attempts only, or attempts and tasks). None if the difference fails without any seed noise.
     """
-    slack = (difference / float(norm.ppf(0.5 + level / 2))) ** 2 - se**2
+    slack = (difference / float(ndtri(0.5 + level / 2))) ** 2 - se**2
     return math.sqrt(slack / 2) if slack > 0 else None

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import norm, t
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from turnscale.errors import DataError
 from turnscale.stats.passk import Floats
@@ -28,7 +28,7 @@ STREAM = 19_830_101  # the boundaries are constants: always the same simulated p
 
 def obrien_fleming_spending(fraction: ArrayLike, alpha: float) -> Floats:
     """Two-sided error spent when a share `fraction` of the planned seeds is in: 2 − 2Φ(z_{α/2} / √fraction)."""
-    return np.asarray(2 * norm.sf(norm.isf(alpha / 2) / np.sqrt(np.asarray(fraction, dtype=np.float64))))
+    return np.asarray(2 * ndtr(ndtri(alpha / 2) / np.sqrt(np.asarray(fraction, dtype=np.float64))))
 
 
 @lru_cache(maxsize=64)
@@ -50,14 +50,14 @@ def obrien_fleming_levels(looks: tuple[int, ...], alpha: float = 0.05) -> tuple[
     levels: list[float] = []
     for look, seeds in enumerate(looks):
         if look == 0:
-            critical = float(t.isf(spent[0] / 2, 2 * seeds - 2))
+            critical = -float(stdtrit(2 * seeds - 2, spent[0] / 2))
         else:
             stopped = len(statistics) - int(running.sum())
             quota = max(0, round(spent[look] * len(statistics)) - stopped)
             values = statistics[running, look]
             critical = float(np.partition(values, values.size - quota - 1)[values.size - quota - 1])
         running &= statistics[:, look] <= critical
-        levels.append(float(2 * t.sf(critical, 2 * seeds - 2)))
+        levels.append(float(2 * stdtr(2 * seeds - 2, -critical)))
     return tuple(levels)
 
 
@@ -97,7 +97,7 @@ def plan_power(
         if rule == "e_value":
             crossed[:, index] = e_values(statistics[:, index], seeds) >= 1 / alpha
         else:
-            crossed[:, index] = np.abs(statistics[:, index]) >= t.isf(levels[index] / 2, 2 * seeds - 2)
+            crossed[:, index] = np.abs(statistics[:, index]) >= -stdtrit(2 * seeds - 2, levels[index] / 2)
     shown = crossed.any(axis=1)
     ended = np.where(shown, crossed.argmax(axis=1), len(looks) - 1)
     return float(shown.mean()), float(np.array(looks)[ended].mean())

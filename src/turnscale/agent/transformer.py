@@ -79,7 +79,8 @@ class Layer:
     """One decoder layer: [out, in] matrices with the preceding norm's gain folded in, queries scaled by 1/sqrt(D).
 
     ``qk_gain`` is [heads + kv_heads, head_dim] or None. Dense layers have ``gate_up`` [2 F, H] and ``down``
-    [H, F]; sparse ones have them with a leading expert dimension and a ``router`` [E, H].
+    [H, F]; sparse ones have them with a leading expert dimension and a ``router`` [E, H]. The rows of queries and
+    keys (and their gains) are in the order of :func:`interleave`.
     """
 
     qkv: Tensor
@@ -93,18 +94,32 @@ class Layer:
     down_bias: Tensor | None
     router: Tensor | None
 
+    def project(self, inner: Tensor) -> Tensor:
+        """[N, H] -> [N, (heads + 2 kv_heads) D]: queries, keys and values side by side."""
+        return F.linear(inner, self.qkv, self.qkv_bias)
+
+    def merge(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream ``x`` [N, H] plus what the heads found, [N, heads D]."""
+        return added(x, attended, self.out, self.out_bias)
+
+    def feed(self, x: Tensor, inner: Tensor, shape: Shape) -> Tensor:
+        """The residual stream ``x`` [N, H] plus the feed-forward part of ``inner``, dense or of experts."""
+        if self.router is not None:
+            return x + mixture(inner, self, shape)
+        gate, up = F.linear(inner, self.gate_up, self.gate_up_bias).chunk(2, -1)
+        return added(x, F.silu(gate) * up, self.down, self.down_bias)
+
 
 @dataclass(frozen=True)
 class Network:
-    """Embedding [V, H], layers and output matrix [V, H] (final gain folded in), with rotary tables [T, D]."""
+    """Embedding [V, H], layers, final gain [H], output matrix [V, H] and rotations [T, D / 2] (complex64)."""
 
     shape: Shape
     embedding: Tensor
     layers: tuple[Layer, ...]
     final_gain: Tensor
     head: Tensor
-    cos: Tensor
-    sin: Tensor
+    rotation: Tensor
 
 
 def build(shape: Shape, weights: Mapping[str, Tensor], max_len: int) -> Network:
@@ -119,13 +134,17 @@ def build(shape: Shape, weights: Mapping[str, Tensor], max_len: int) -> Network:
             return weights.get(prefix + name)
 
         gain = weights[prefix + "input_layernorm.weight"] * root
-        qkv = torch.cat([weights[f"{prefix}self_attn.{n}_proj.weight"] for n in "qkv"])
-        bias = _cat([get(f"self_attn.{n}_proj.bias") for n in "qkv"])
+        dim = shape.head_dim
+        parts = [weights[f"{prefix}self_attn.{n}_proj.weight"] for n in "qkv"]
+        qkv = torch.cat([interleave(parts[0], dim), interleave(parts[1], dim), parts[2]])
+        biases = [get(f"self_attn.{n}_proj.bias") for n in "qkv"]
+        bias = _cat([None if b is None else interleave(b, dim) for b in biases[:2]] + biases[2:])
         q_gain, k_gain = get("self_attn.q_norm.weight"), get("self_attn.k_norm.weight")
         qk_gain = None
         if q_gain is not None and k_gain is not None:
             # scale and the norm's factor sqrt(D) cancel on the queries
-            qk_gain = torch.cat([q_gain.expand(shape.heads, -1), (k_gain / scale).expand(shape.kv_heads, -1)])
+            q_gain, k_gain = interleave(q_gain, dim), interleave(k_gain, dim) / scale
+            qk_gain = torch.cat([q_gain.expand(shape.heads, -1), k_gain.expand(shape.kv_heads, -1)])
         else:
             rows = torch.ones(len(qkv), dtype=qkv.dtype, device=qkv.device)
             rows[: shape.heads * shape.head_dim] = scale
@@ -158,21 +177,23 @@ def build(shape: Shape, weights: Mapping[str, Tensor], max_len: int) -> Network:
     head = weights.get("lm_head.weight", embedding)
     half = torch.arange(0, shape.head_dim, 2, device=embedding.device, dtype=torch.float32) / shape.head_dim
     angles = torch.arange(max_len, device=embedding.device).float()[:, None] * shape.rope_theta**-half
-    angles = torch.cat([angles, angles], dim=-1)
-    # The rotation x cos + rotate_half(x) sin needs the halves swapped with a sign; the sign goes into sin.
-    sign = torch.ones(shape.head_dim, device=embedding.device)
-    sign[: shape.head_dim // 2] = -1.0
-    dtype = embedding.dtype
-    final_gain = weights["model.norm.weight"] * root
     return Network(
         shape,
         embedding,
         tuple(layers),
-        final_gain,
+        weights["model.norm.weight"] * root,
         head,
-        angles.cos().to(dtype),
-        (angles.sin() * sign).to(dtype),
+        torch.polar(torch.ones_like(angles), angles),
     )
+
+
+def interleave(rows: Tensor, dim: int) -> Tensor:
+    """Rows of heads of ``dim`` in the order 0, D/2, 1, D/2 + 1, ...: what a rotation turns together lies together.
+
+    A pair is then one complex number and the rotary embedding one product. Queries and keys are reordered alike,
+    so their products stay what they were.
+    """
+    return rows.unflatten(0, (-1, 2, dim // 2)).transpose(1, 2).reshape(rows.shape)
 
 
 class Cache:
@@ -188,6 +209,14 @@ class Cache:
         self.keys = torch.empty((*dims, shape.head_dim, max_len), dtype=like.dtype, device=like.device)
         self.values = torch.empty((*dims, max_len, shape.head_dim), dtype=like.dtype, device=like.device)
         self.length = 0
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of new queries [B, heads, n, D] over what is held and over their own keys and values."""
+        return attention(query, *self.append(layer, key, value))
+
+    def advance(self, n: int) -> None:
+        """Count the n tokens per row that every layer has appended by now as held."""
+        self.length += n
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store [B, kv_heads, n, head_dim] at the current length and return all keys and values so far."""
@@ -209,7 +238,8 @@ def normalise(x: Tensor, eps: float) -> Tensor:
     library's rms_norm takes twice as long on small rows.
     """
     wide = x.float()
-    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + x.shape[-1] * eps)).to(x.dtype)
+    size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    return (wide / torch.hypot(size, size.new_tensor((x.shape[-1] * eps) ** 0.5))).to(x.dtype)
 
 
 def hidden_states(network: Network, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -220,36 +250,47 @@ def hidden_states(network: Network, ids: Tensor, cache: Cache | None = None) -> 
     shape = network.shape
     batch, n = ids.shape
     start = 0 if cache is None else cache.length
-    cos, sin = network.cos[start : start + n, None], network.sin[start : start + n, None]
-    rotated, kv = shape.heads + shape.kv_heads, shape.kv_heads
-    x = network.embedding[ids]
+    rotation = network.rotation[start : start + n, None]
+    rotated = shape.heads + shape.kv_heads
+    x = network.embedding[ids.flatten()]
     for index, layer in enumerate(network.layers):
-        qkv = F.linear(normalise(x, shape.eps), layer.qkv, layer.qkv_bias).view(batch, n, -1, shape.head_dim)
-        qk, value = qkv[:, :, :rotated], qkv[:, :, rotated:]
+        qkv = layer.project(normalise(x, shape.eps)).view(batch, n, -1, shape.head_dim)
+        qk, value = qkv[:, :, :rotated], qkv[:, :, rotated:].transpose(1, 2)
         if layer.qk_gain is not None:
             qk = normalise(qk, shape.eps) * layer.qk_gain
-        qk = torch.addcmul(qk * cos, qk.roll(shape.head_dim // 2, -1), sin)
-        query, key = qk[:, :, : shape.heads].transpose(1, 2), qk[:, :, shape.heads :].transpose(1, 2)
-        value = value.transpose(1, 2)
-        if cache is not None:
-            key, value = cache.append(index, key, value)
-        attended = attention(query, key, value, kv)
-        x = x + F.linear(attended.transpose(1, 2).reshape(batch, n, -1), layer.out, layer.out_bias)
-        inner = normalise(x, shape.eps)
-        x = x + (feed_forward(inner, layer) if layer.router is None else mixture(inner, layer, shape))
+        qk = rotate(qk, rotation).transpose(1, 2)
+        query, key = qk[:, : shape.heads], qk[:, shape.heads :]
+        if cache is None:
+            attended = attention(query, key, value)
+        else:
+            attended = cache.attend(index, query, key, value)
+        x = layer.merge(x, attended.transpose(1, 2).reshape(batch * n, -1))
+        x = layer.feed(x, normalise(x, shape.eps), shape)
     if cache is not None:
-        cache.length += n
-    return normalise(x, shape.eps)
+        cache.advance(n)
+    return normalise(x, shape.eps).view(batch, n, -1)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, kv_heads: int) -> Tensor:
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """The rotary embedding of interleaved heads [..., D]; ``rotation`` [..., D / 2] is complex."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)
+
+
+def added(x: Tensor, inner: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x + inner weight^T + bias, with the residual inside the product: x [N, H], inner [N, F], weight [H, F]."""
+    out = torch.addmm(x, inner, weight.t())
+    return out if bias is None else out + bias
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Causal grouped-query attention. query [B, heads, n, D]; key, value [B, kv_heads, m, D], m >= n -> as query.
 
     The query carries the factor 1 / sqrt(D) already and the last one sees all m keys. One query per row needs no
     mask: its group becomes the rows of one product.
     """
     batch, heads, n, dim = query.shape
-    m = key.shape[2]
+    kv_heads, m = key.shape[1:3]
     if n == 1:
         grouped = query.reshape(batch, kv_heads, heads // kv_heads, dim)
         weights = torch.matmul(grouped, key.transpose(2, 3))
@@ -262,29 +303,22 @@ def attention(query: Tensor, key: Tensor, value: Tensor, kv_heads: int) -> Tenso
     )
 
 
-def feed_forward(x: Tensor, layer: Layer) -> Tensor:
-    """SwiGLU of one dense layer."""
-    gate, up = F.linear(x, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-    return F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
-
-
 def mixture(x: Tensor, layer: Layer, shape: Shape) -> Tensor:
-    """SwiGLU experts of one sparse layer: each token goes to its top experts only."""
+    """[N, H] -> [N, H]: SwiGLU experts of one sparse layer; each token goes to its top experts only."""
     assert layer.router is not None
-    flat = x.reshape(-1, x.shape[-1])
-    probabilities = F.linear(flat, layer.router).float().softmax(-1)
+    probabilities = F.linear(x, layer.router).float().softmax(-1)
     share, chosen = probabilities.topk(shape.experts_per_token, dim=-1)
     if shape.normalise_experts:
         share = share / share.sum(-1, keepdim=True)
     share = share.to(x.dtype)
-    result = torch.zeros_like(flat)
+    result = torch.zeros_like(x)
     for expert in range(layer.router.shape[0]):
         token, slot = (chosen == expert).nonzero(as_tuple=True)
         if len(token):
-            gate, up = F.linear(flat[token], layer.gate_up[expert]).chunk(2, -1)
+            gate, up = F.linear(x[token], layer.gate_up[expert]).chunk(2, -1)
             out = F.linear(F.silu(gate) * up, layer.down[expert]) * share[token, slot, None]
             result = result.index_add(0, token, out)
-    return result.view_as(x)
+    return result
 
 
 def logits(network: Network, hidden: Tensor) -> Tensor:

@@ -6,6 +6,7 @@
 STUDY ?= mpo
 SCALE ?= quick
 SEEDS ?=
+PACK ?=
 CORES ?= all
 PYTHON ?= python3
 PORT ?= 5000
@@ -43,7 +44,7 @@ plan: $(STAMP) ## what would run, how long it takes, what it can detect
 	@turnscale plan $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
 
 reproduce: $(STAMP) ## train, evaluate, tables and figures of STUDY at SCALE; run it again after a kill or with more SEEDS
-	@turnscale reproduce $(STUDY) --scale $(SCALE) --cores $(CORES) $(if $(SEEDS),--seeds $(SEEDS))
+	@turnscale reproduce $(STUDY) --scale $(SCALE) --cores $(CORES) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(PACK),--pack $(PACK))
 
 tables: $(STAMP) ## tables again, from finished runs only (trains nothing)
 	@turnscale job unlock

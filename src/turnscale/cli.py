@@ -185,6 +185,10 @@ def reproduce(
     scale: ScaleOption = "quick",
     seeds: SeedsOption = None,
     cores: Annotated[str, typer.Option(help="Cores to use, or 'all'.")] = "all",
+    pack: Annotated[
+        int | None,
+        typer.Option(min=1, help="Seeds of a cell that share a process, over the scale's 'runtime.pack'."),
+    ] = None,
 ) -> None:
     """Train, evaluate, estimate and render whatever of a study at a scale is not there yet ('make reproduce').
 
@@ -192,13 +196,17 @@ def reproduce(
     """
     from turnscale.progress import reproduce as run
     from turnscale.workdir import release_stale_lock
-    from turnscale.workflow import summary_after, summary_before
+    from turnscale.workflow import pack_size, summary_after, summary_before
 
     if find_spec("snakemake") is None:
         raise ModuleNotFoundError("reproduce runs Snakemake", name="snakemake")
     if cores != "all" and not (cores.isdecimal() and int(cores) > 0):
         raise TurnscaleError(f"is '{cores}'.", key="--cores", remedy="give a number of at least 1, or 'all'.")
     if is_tabular(study, ROOT):
+        if pack is not None:
+            raise TurnscaleError(
+                f"study {study} has no processes to share.", key="--pack", remedy="leave it out."
+            )
         release_stale_lock(ROOT)
         raise typer.Exit(tabular.reproduce(resolve_tabular(study, scale, seeds=seeds, root=ROOT), cores))
     resolved = resolve(study, scale, seeds=seeds, root=ROOT)
@@ -208,7 +216,7 @@ def reproduce(
     out.print(summary_before(resolved, count), highlight=False)
     # The jobs are this environment's programs, whether or not it is activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    failed = run(resolved, cores, [], out)
+    failed = run(resolved, cores, [], out, pack_size(resolved, pack))
     if failed:
         raise typer.Exit(failed)
     out.print(summary_after(resolved), highlight=False)

@@ -106,25 +106,80 @@ def train(
     panels: PanelsFile,
     out: Out,
     critic: Annotated[Path | None, typer.Option(help="Record of the warmed-up critic.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="What a pack with this seed found; its record is taken if it has one.")
+    ] = None,
 ) -> None:
     """Train one run, or go on from its newest checkpoint."""
+    if pack is not None:
+        packed = read_record(pack)["records"].get(str(seed))
+        if packed is not None:
+            write_record(out, packed)
+            return
     from turnscale.envs.panels import load_panels
     from turnscale.train.loop import train_run
 
     found = read_spec(spec, "train")
     method = load_study(study, ROOT).cells[cell].method
     run = Run(study, scale, family, model, cell, method, seed, found)
-    work = ROOT / "checkpoints" / run.key
     record = train_run(
         run,
         read_record(base),
         load_panels(panels),
         None if critic is None else read_record(critic),
-        work,
+        ROOT / "checkpoints" / run.key,
         checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
         root=ROOT,
     )
     write_record(out, record)
+
+
+@app.command()
+def train_pack(
+    spec: SpecFile,
+    study: Study,
+    scale: Scale,
+    family: Annotated[str, typer.Option(help="Task family.")],
+    model: Annotated[str, typer.Option(help="Model.")],
+    cell: Annotated[str, typer.Option(help="Cell of the study.")],
+    seed: Annotated[list[int], typer.Option(min=0, help="Seed of a run; once for each.")],
+    base: BaseFile,
+    panels: PanelsFile,
+    out: Out,
+    critic: Annotated[
+        list[Path] | None,
+        typer.Option(help="Record of a warmed-up critic; once for each seed, in their order."),
+    ] = None,
+) -> None:
+    """Train several seeds of one cell in one process, each with the result that it has alone.
+
+    A seed that fails is reported in the record and costs the others nothing.
+    """
+    from turnscale.envs.panels import load_panels
+    from turnscale.train.pack import Member, train_pack
+
+    found = read_spec(spec, "train")
+    method = load_study(study, ROOT).cells[cell].method
+    runs = [Run(study, scale, family, model, cell, method, number, found) for number in seed]
+    critics = [read_record(path) for path in critic] if critic else [None] * len(runs)
+    if len(critics) != len(runs):
+        raise ConfigError(
+            f"got {len(runs)} seeds and {len(critics)} critics.",
+            remedy="name a critic for each seed or none.",
+        )
+    write_record(
+        out,
+        train_pack(
+            [
+                Member(run, record, ROOT / "checkpoints" / run.key)
+                for run, record in zip(runs, critics, strict=True)
+            ],
+            read_record(base),
+            load_panels(panels),
+            checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
+            root=ROOT,
+        ),
+    )
 
 
 @app.command()

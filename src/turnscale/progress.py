@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from turnscale.planning import job_costs, remaining_costs
 from turnscale.study import Plan
+from turnscale.workflow import Products
 
 FRESH = 60.0
 """Seconds after which a log that says nothing new no longer counts as a job at work."""
@@ -34,8 +36,12 @@ class Job:
     share: float
 
 
-def job_logs(plan: Plan) -> dict[Path, tuple[Path, str]]:
-    """Record -> (log file, name) of every base, critic, training and evaluation; the rules write these logs."""
+def job_logs(plan: Plan, pack: int = 1) -> dict[Path, tuple[Path, str]]:
+    """Record -> (log file, name) of every base, critic, training and evaluation; the rules write these logs.
+
+    With ``pack`` > 1 the trainings of a pack share its log.
+    """
+    products = Products(plan, pack=pack)
     logs = Path("logs") / plan.scale.scale
     found: dict[Path, tuple[Path, str]] = {}
     for cell in plan.cells:
@@ -47,7 +53,9 @@ def job_logs(plan: Plan) -> dict[Path, tuple[Path, str]]:
                 found[plan.critic_path(cell, seed)] = log, f"critic seed {seed}"
             stem = f"{place}-{cell.cell}-{cell.train.hash}"
             name = f"{cell.cell} seed {seed}"
-            train = logs / plan.study.study / "train" / f"{stem}-seed-{seed}.log"
+            chunk = products.chunk(cell, seed)
+            whose = f"seeds-{chunk[0]}-{chunk[-1]}" if pack > 1 and cell.trains else f"seed-{seed}"
+            train = logs / plan.study.study / "train" / f"{stem}-{whose}.log"
             found[plan.run_path(cell, seed)] = train, f"train {name}"
             attempt = f"{stem}-{cell.evaluation.hash}-seed-{seed}.log"
             found[plan.evaluation_path(cell, seed)] = (
@@ -57,13 +65,20 @@ def job_logs(plan: Plan) -> dict[Path, tuple[Path, str]]:
     return found
 
 
-def at_work(plan: Plan, now: float) -> Iterator[Job]:
-    """Jobs whose log has grown in the last minute and whose record is not there yet."""
-    for record, (log, name) in job_logs(plan).items():
+def at_work(plan: Plan, now: float, pack: int = 1) -> Iterator[Job]:
+    """Jobs whose log has grown in the last minute and whose record is not there yet.
+
+    Of a pack, the run that its log speaks of.
+    """
+    logs = job_logs(plan, pack)
+    shared = Counter(log for log, _ in logs.values())
+    for record, (log, name) in logs.items():
         path = plan.root / log
         if (plan.root / record).exists() or not path.exists() or now - path.stat().st_mtime > FRESH:
             continue
         phase, share = last_count(path)
+        if shared[log] > 1 and not name.endswith(phase or "?"):
+            continue
         yield Job(record, f"{name} ({phase})" if phase and phase not in name else name, share)
 
 
@@ -78,7 +93,7 @@ def last_count(log: Path) -> tuple[str, float]:
     return text.decode("utf-8", "replace").strip(), int(done) / max(1, int(total))
 
 
-def reproduce(plan: Plan, cores: str, targets: list[str], console: Console) -> int:
+def reproduce(plan: Plan, cores: str, targets: list[str], console: Console, pack: int = 1) -> int:
     """Run Snakemake for a plan, showing progress; its own output goes to a log file.
 
     Args:
@@ -86,6 +101,7 @@ def reproduce(plan: Plan, cores: str, targets: list[str], console: Console) -> i
         cores: number of cores, or ``all``.
         targets: Snakemake targets, [] for everything.
         console: where to show progress; one line a finished job where it is no terminal.
+        pack: seeds of a cell that share a process.
 
     Returns:
         Snakemake's exit status.
@@ -93,11 +109,12 @@ def reproduce(plan: Plan, cores: str, targets: list[str], console: Console) -> i
     log = plan.root / "logs" / plan.scale.scale / plan.study.study / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     settings = [f"study={plan.study.study}", f"scale={plan.scale.scale}", f"seeds={len(plan.seeds)}"]
+    settings.append(f"pack={pack}")
     command = ["snakemake", *targets, "--cores", cores, "--config", *settings]
     with log.open("wb") as handle:
         process = subprocess.Popen(command, cwd=plan.root, stdout=handle, stderr=subprocess.STDOUT)
         try:
-            (_show if console.is_terminal else _tell)(plan, process, console)
+            (_show if console.is_terminal else _tell)(plan, process, console, pack)
         except KeyboardInterrupt:
             console.print("Stopping: jobs at work write a checkpoint first ...")
             process.wait()
@@ -112,7 +129,7 @@ def reproduce(plan: Plan, cores: str, targets: list[str], console: Console) -> i
     return status
 
 
-def _show(plan: Plan, process: subprocess.Popen[bytes], console: Console) -> None:
+def _show(plan: Plan, process: subprocess.Popen[bytes], console: Console, pack: int) -> None:
     costs = job_costs(plan)
     missing = sum(remaining_costs(plan).values())
     started = time.monotonic()
@@ -127,7 +144,7 @@ def _show(plan: Plan, process: subprocess.Popen[bytes], console: Console) -> Non
         whole = progress.add_task("whole study", total=max(missing, 1e-9), left="")
         bars: dict[Path, TaskID] = {}
         while process.poll() is None:
-            jobs = list(at_work(plan, time.time()))
+            jobs = list(at_work(plan, time.time(), pack))
             partial = sum(costs[job.record] * job.share for job in jobs)
             done = missing - sum(remaining_costs(plan).values()) + partial
             left = _left(done, missing, time.monotonic() - started)
@@ -143,8 +160,8 @@ def _show(plan: Plan, process: subprocess.Popen[bytes], console: Console) -> Non
             progress.update(whole, completed=max(missing, 1e-9), left="")
 
 
-def _tell(plan: Plan, process: subprocess.Popen[bytes], console: Console) -> None:
-    names = {record: name for record, (_, name) in job_logs(plan).items()}
+def _tell(plan: Plan, process: subprocess.Popen[bytes], console: Console, pack: int) -> None:
+    names = {record: name for record, (_, name) in job_logs(plan, pack).items()}
     absent = set(remaining_costs(plan))
     count, missing = len(absent), sum(remaining_costs(plan).values())
     started = time.monotonic()

@@ -160,6 +160,12 @@ class Plan:
         """Record of one finished training run."""
         return self.run_dir(cell, seed) / "run.json"
 
+    def pack_path(self, cell: ResolvedCell, seeds: tuple[int, ...]) -> Path:
+        """What one process found that trained these seeds of a cell; only until each has its own record."""
+        name = f"{cell.cell}-{cell.train.hash}"
+        folder = self.results() / self.study.study / "packs" / cell.family / cell.model / name
+        return folder / f"seeds-{seeds[0]}-{seeds[-1]}.json"
+
     def evaluation_path(self, cell: ResolvedCell, seed: int) -> Path:
         """Record of one finished evaluation."""
         return self.run_dir(cell, seed) / f"evaluation-{cell.evaluation.hash}.json"

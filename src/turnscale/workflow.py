@@ -11,7 +11,7 @@ from typing import Any
 import turnscale
 from turnscale.config.hashing import digest
 from turnscale.config.schema import Figure, Table
-from turnscale.errors import DataError
+from turnscale.errors import ConfigError, DataError
 from turnscale.planning import remaining_costs, status, wall_minutes
 from turnscale.study import Plan, ResolvedCell
 
@@ -31,14 +31,16 @@ class Products:
     Args:
         plan: the study at a scale.
         partial: leave runs that are not finished out, so that tables of the finished ones train nothing.
+        pack: seeds of a cell that one process trains; 1 gives each a process of its own.
 
     Raises:
         DataError: ``partial``, and no run is finished.
     """
 
-    def __init__(self, plan: Plan, partial: bool = False) -> None:
+    def __init__(self, plan: Plan, partial: bool = False, pack: int = 1) -> None:
         self.plan = plan
         self.partial = partial
+        self.pack = pack
         chosen = [
             (cell, seed)
             for cell in plan.cells
@@ -135,6 +137,33 @@ class Products:
         inputs = {"spec": str(self.plan.spec_path(cell.train)), **self.evaluate_inputs(wildcards)}
         if cell.critic is not None:
             inputs["critic"] = str(self.plan.critic_path(cell, int(wildcards.seed)))
+        if self.pack > 1 and cell.trains:
+            inputs["pack"] = str(self.plan.pack_path(cell, self.chunk(cell, int(wildcards.seed))))
+        return inputs
+
+    def chunk(self, cell: ResolvedCell, seed: int) -> tuple[int, ...]:
+        """The planned seeds of a cell that share a process with ``seed``.
+
+        Chunks are counted from seed 0, so that more seeds leave the full ones as they are.
+        """
+        first = seed // self.pack * self.pack
+        return tuple(other for other in cell.seeds if first <= other < first + self.pack)
+
+    def packed(self, wildcards: Any) -> list[int]:
+        """The seeds that a pack, given by its path, has to train: those of its chunk without a record."""
+        cell = self.cell(wildcards)
+        chunk = range(int(wildcards.first), int(wildcards.last) + 1)
+        return [seed for seed in chunk if not (self.plan.root / self.plan.run_path(cell, seed)).exists()]
+
+    def pack_inputs(self, wildcards: Any) -> dict[str, str | list[str]]:
+        """Inputs of a pack, by its path; ``critics`` only for methods with one, in the order of the seeds."""
+        cell = self.cell(wildcards)
+        inputs: dict[str, str | list[str]] = {
+            "spec": str(self.plan.spec_path(cell.train)),
+            **self.evaluate_inputs(wildcards),
+        }
+        if cell.critic is not None:
+            inputs["critics"] = [str(self.plan.critic_path(cell, seed)) for seed in self.packed(wildcards)]
         return inputs
 
     def evaluate_inputs(self, wildcards: Any) -> dict[str, str]:
@@ -252,6 +281,18 @@ class Products:
             found += package.glob(name if "*" in name else f"{name}/**/*.py")
         here = Path.cwd()
         return sorted(str(path.relative_to(here) if path.is_relative_to(here) else path) for path in found)
+
+
+def pack_size(plan: Plan, asked: Any = None) -> int:
+    """Seeds of a cell that share a process: what was asked for, else the scale's ``runtime.pack``.
+
+    Raises:
+        ConfigError: not a whole number of at least 1.
+    """
+    size = plan.scale.runtime.pack if asked is None else asked
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ConfigError(f"must be a whole number of at least 1, got {size!r}.", key="pack")
+    return size
 
 
 def summary_before(plan: Plan, cores: int) -> str:

@@ -170,3 +170,36 @@ def test_a_changed_method_value_trains_that_cell_on_the_first_run(project: Proje
     assert jobs["train"] == jobs["evaluate"] == 2
     assert jobs["gates"] == 1
     assert "critic" not in jobs
+
+
+def test_packed_seeds_share_a_job_and_keep_their_own_records(project: Project) -> None:
+    plan = project.plan()
+    jobs = project.dry_run("pack=2")
+    assert jobs["train_pack"] == trained(project)
+    assert jobs["train"] == jobs["evaluate"] == len(plan.runs())
+    assert "--seed 0 --seed 1" in project.snakemake("-n", "-p", "--config", "scale=tiny", "pack=2").stdout
+
+
+def test_packing_changes_no_identity_and_reruns_nothing(project: Project) -> None:
+    plan = project.plan()
+    project.finish(plan)
+    assert not project.dry_run("pack=2").keys() & {"train", "train_pack", "evaluate", "critic"}
+    project.edit("configs/scales/tiny.yaml", "checkpoint_every: 1", "checkpoint_every: 1\n  pack: 5")
+    assert [run.key for run in project.plan().runs()] == [run.key for run in plan.runs()]
+    assert not project.dry_run().keys() & {"train", "train_pack", "evaluate", "critic"}
+
+
+def test_more_seeds_of_a_packed_study_train_the_new_ones_only(project: Project) -> None:
+    project.finish(project.plan())
+    jobs = project.dry_run("pack=5", "seeds=4")
+    assert jobs["train_pack"] == trained(project)
+    assert jobs["train"] == jobs["evaluate"] == 2 * trained(project)
+    assert jobs["critic"] == 2
+    said = project.snakemake("-n", "-p", "--config", "scale=tiny", "pack=5", "seeds=4").stdout
+    assert "--seed 2 --seed 3" in said and "--seed 0" not in said
+
+
+def test_a_pack_must_be_a_whole_number(project: Project) -> None:
+    done = project.snakemake("-n", "--config", "scale=tiny", "pack=some")
+    assert done.returncode == 1
+    assert "pack: must be a whole number of at least 1" in done.stdout + done.stderr

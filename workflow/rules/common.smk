@@ -3,7 +3,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.shell import shell as bash
 from turnscale.errors import TurnscaleError
 from turnscale.study import resolve
-from turnscale.workflow import Products, summary_after, summary_before
+from turnscale.workflow import Products, pack_size, summary_after, summary_before
 
 config.setdefault("study", "mpo")
 config.setdefault("scale", "quick")
@@ -12,7 +12,11 @@ try:
     PLAN = resolve(
         str(config["study"]), str(config["scale"]), seeds=config.get("seeds")
     )
-    PRODUCTS = Products(PLAN, partial=bool(config.get("partial", False)))
+    PRODUCTS = Products(
+        PLAN,
+        partial=bool(config.get("partial", False)),
+        pack=pack_size(PLAN, config.get("pack")),
+    )
 except TurnscaleError as error:
     raise WorkflowError(str(error)) from None
 PLAN.write_specs()
@@ -36,7 +40,10 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 
 def old(inputs):
     """Inputs whose names carry the hash of their content: only their absence matters, not their age."""
-    return {name: ancient(path) for name, path in inputs.items()}
+    return {
+        name: ancient(path) if isinstance(path, str) else [ancient(one) for one in path]
+        for name, path in inputs.items()
+    }
 
 
 wildcard_constraints:
@@ -52,6 +59,8 @@ wildcard_constraints:
     train=r"[0-9a-f]{8}",
     evaluation=r"[0-9a-f]{8}",
     seed=r"[0-9]+",
+    first=r"[0-9]+",
+    last=r"[0-9]+",
 
 
 # A job's threads are fixed, since another number gives other bits.

@@ -103,6 +103,7 @@ class Runtime(Strict):
     job_memory_mb: Positive = 2000
     job_minutes: Positive = 30
     gpus: Annotated[int, Field(ge=0)] = 0
+    pack: Positive = 1
 
 
 class Cost(Strict):

@@ -71,6 +71,7 @@ def train_run(
     *,
     checkpoint_every: int = 10,
     root: Path = Path(),
+    cpu_before: float = 0.0,
 ) -> dict[str, Any]:
     """Train one run to its end, or go on from its newest checkpoint.
 
@@ -82,6 +83,7 @@ def train_run(
         work: the run's checkpoint folder, kept across kills.
         checkpoint_every: steps between checkpoints.
         root: the project folder (for the tracking store).
+        cpu_before: CPU seconds that this process had used for other runs when this one began.
 
     Returns:
         The run's record.
@@ -119,7 +121,7 @@ def train_run(
                     state.save(work, trainer.snapshot())
                 if stop.requested and not last:
                     raise KeyboardInterrupt
-        return trainer.finish(log, work)
+        return trainer.finish(log, work, cpu_before)
 
 
 class Trainer:
@@ -478,7 +480,7 @@ class Trainer:
         self.critic_rows = found.rows.get("critic", [])
         log.tag("resumed_at", self.step)
 
-    def finish(self, log: RunLog, work: Path) -> dict[str, Any]:
+    def finish(self, log: RunLog, work: Path, cpu_before: float = 0.0) -> dict[str, Any]:
         """Write the final adapter and tables, log them and close the run."""
         self.sent = 0
         self.send(log)
@@ -493,7 +495,7 @@ class Trainer:
         log.artifact(out)
         used = resource.getrusage(resource.RUSAGE_SELF)
         cost = {
-            "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+            "cpu_seconds": round(used.ru_utime + used.ru_stime - cpu_before, 1),
             "peak_memory_mb": round(used.ru_maxrss / 1024, 1),
         }
         return log.finish({"adapter": "adapter", "steps": self.step, **cost})

@@ -89,7 +89,7 @@ def test_types_are_put_into_words(generators: Any) -> None:
 
     from turnscale.config.schema import Name, Positive, Share
 
-    assert type_name(dict[Name, list[Positive]]) == "name → list of whole number, > 0"
+    assert type_name(dict[Name, list[Positive]]) == "name → list of whole number, > 0, ≤ 1000000000"
     assert type_name(Share | None) == "number, ≥ 0, ≤ 1 or null"
     with pytest.raises(KeyError):
         type_name(complex)

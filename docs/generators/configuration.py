@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 
 from turnscale.agent.config import ModelConfig
 from turnscale.axes import AXES, TERMS, Integer, Number, OneOf, Parameter
-from turnscale.config.schema import NAME, Scale, Study
+from turnscale.config.load import check_name, plain_value
+from turnscale.config.schema import Scale, Study, file_name, one_line
 from turnscale.envs.registry import KINDS, FamilyConfig
 from turnscale.methods import Method
 from turnscale.tabular.plan import TabularScale, TabularStudy
@@ -26,6 +27,9 @@ MEANINGS: dict[str, str] = yaml.safe_load(
     Path(__file__).with_name("meanings.yaml").read_text(encoding="utf-8")
 )
 """Meanings of the keys that the schemas leave undescribed."""
+
+CHECKS = {check_name: "name", one_line: "one line", file_name: "path", plain_value: "anything"}
+"""Checks of text that have a name of their own."""
 
 Section = tuple[str, str, type[BaseModel]]
 FILES: list[Section] = [
@@ -173,8 +177,9 @@ def type_name(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:
         inner, *marks = arguments
         flat = [m for mark in marks for m in (mark.metadata if isinstance(mark, FieldInfo) else [mark])]
         return type_name(inner, flat)
-    if any(_pattern(mark) == NAME for mark in metadata):
-        return "name"
+    for mark in metadata:
+        if getattr(mark, "func", None) in CHECKS:
+            return CHECKS[mark.func]
     if origin is typing.Literal:
         text = ", ".join(f"`{value}`" for value in arguments)
     elif origin in (Union, types.UnionType):

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import importlib
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+
+def _quoted(value: object) -> str:
+    """A hint where a number was written as text."""
+    return "; write it without quotes" if isinstance(value, str) else ""
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,8 @@ class Number:
             ValueError: not a number or out of range.
         """
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"expected a number, got {value!r}")
-        number = float(value)
+            raise ValueError(f"must be a number, got {reprlib.repr(value)}{_quoted(value)}")
+        number = float(value) if abs(value) < 1e300 else math.inf
         on_edge = (self.open_low and number == self.low) or (self.open_high and number == self.high)
         if not math.isfinite(number) or on_edge or not self.low <= number <= self.high:
             left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
@@ -53,9 +59,9 @@ class Integer:
             ValueError: not a whole number or out of range.
         """
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"expected a whole number, got {value!r}")
+            raise ValueError(f"must be a whole number, got {reprlib.repr(value)}{_quoted(value)}")
         if not self.low <= value <= self.high:
-            raise ValueError(f"{value} is outside [{self.low}, {self.high}]")
+            raise ValueError(f"{reprlib.repr(value)} is outside [{self.low}, {self.high}]")
         return value
 
 
@@ -72,7 +78,7 @@ class OneOf:
             ValueError: not one of the choices.
         """
         if not isinstance(value, str) or value not in self.choices:
-            raise ValueError(f"{value!r} is not one of {', '.join(self.choices)}")
+            raise ValueError(f"{reprlib.repr(value)} is not one of {', '.join(self.choices)}")
         return value
 
 

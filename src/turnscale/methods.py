@@ -7,15 +7,17 @@ of every choice is written out, and every number names its source.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from turnscale.axes import AXES, TERMS, Choice
-from turnscale.config.load import read_yaml
+from turnscale.config.load import NAME_RULE, Name, Plain, Strict, is_name, read_yaml, validate
+from turnscale.config.schema import Label
 from turnscale.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,12 +26,6 @@ if TYPE_CHECKING:
     from turnscale.batch import Credit, TurnBatch
 
 STUDY_OVERRIDE = "set by the study"
-
-
-class Strict(BaseModel):
-    """Base of the sections: unknown keys are errors, values are frozen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Paper(Strict):
@@ -60,7 +56,7 @@ class Sampling(Strict):
     """
 
     scheme: Literal["independent", "fork", "dynamic"] = "independent"
-    group_size: int | None = Field(default=None, ge=1)
+    group_size: int | None = Field(default=None, ge=1, le=1_000_000)
     context: Literal["plain", "skill"] = "plain"
     evaluation_context: Literal["plain", "skill"] = "plain"
     fork: Literal["every_turn", "entropy"] | None = None
@@ -75,7 +71,7 @@ class Twins(Strict):
     """
 
     polyak: float = Field(gt=0.0, le=1.0)
-    replay: int = Field(ge=1)
+    replay: int = Field(ge=1, le=1_000_000)
 
 
 class Critic(Strict):
@@ -94,7 +90,7 @@ class Critic(Strict):
     heads: Literal[0, 1, 2] = 0
     lambda_critic: float = Field(default=1.0, ge=0.0, le=1.0)
     warmup: bool = False
-    updates_per_policy_update: int = Field(default=1, ge=1)
+    updates_per_policy_update: int = Field(default=1, ge=1, le=10_000)
     trained_at: Literal["tokens", "turn_first", "turn_last"] = "tokens"
     turn_trained_at: Literal["tokens", "turn_first", "turn_last"] = "turn_first"
     twins: Twins | None = None
@@ -105,26 +101,30 @@ class Critic(Strict):
         return 2 * self.heads if self.twins else self.heads
 
 
+Choices = dict[str, Plain]
+"""A choice's name and its parameters, which the registry checks."""
+
+
 class Method(Strict):
     """One method. Build it with :func:`load_method`, which also checks what spans several fields."""
 
-    name: str
-    title: str
-    summary: str
+    name: Name
+    title: Label
+    summary: Annotated[str, Field(min_length=1)]
     paper: Paper
     train: bool
     sampling: Sampling = Sampling()
-    shaping: dict[str, Any] = {"name": "none"}
-    credit_choice: dict[str, Any] = Field(default={"name": "none"}, alias="credit")
-    ratio: dict[str, Any] = {"name": "token"}
-    clip: dict[str, Any] = {"name": "none"}
-    aggregation: dict[str, Any] = {"name": "token_mean"}
-    normalisation: dict[str, Any] = {"name": "none"}
+    shaping: Choices = Field(default={"name": "none"})
+    credit_choice: Choices = Field(default={"name": "none"}, alias="credit")
+    ratio: Choices = Field(default={"name": "token"})
+    clip: Choices = Field(default={"name": "none"})
+    aggregation: Choices = Field(default={"name": "token_mean"})
+    normalisation: Choices = Field(default={"name": "none"})
     critic: Critic = Critic()
-    terms: dict[str, dict[str, Any]] = {}
-    sources: dict[str, str] = {}
-    identities: list[str] = []
-    inert: dict[str, str] = {}
+    terms: dict[str, Choices] = Field(default={})
+    sources: dict[str, str] = Field(default={})
+    identities: list[str] = Field(default=[])
+    inert: dict[str, str] = Field(default={})
 
     def section(self, axis: str) -> dict[str, Any]:
         """The choice made on an axis, as written: its name and parameters."""
@@ -214,7 +214,7 @@ class Method(Strict):
         where = f"method {self.name}"
         if not has_turns and (self.ratio["name"] == "turn" or self.aggregation["name"] == "turn_mean"):
             raise ConfigError(
-                "a turn ratio or turn mean needs a turn index, and the environment gives none",
+                "a turn ratio or turn mean needs a turn index, and the environment gives none.",
                 file=where,
                 key="ratio" if self.ratio["name"] == "turn" else "aggregation",
                 remedy="use the token ratio and token mean, or an environment with turns.",
@@ -232,6 +232,9 @@ class Method(Strict):
         return warnings
 
 
+_ROW_KEYS = {field.alias or name for name, field in Method.model_fields.items()}
+
+
 def _parameters(section: Mapping[str, Any]) -> dict[str, Any]:
     """A section's parameters without its name."""
     return {key: value for key, value in section.items() if key != "name"}
@@ -246,7 +249,7 @@ def methods_dir() -> Path:
     for root in (Path.cwd(), Path(__file__).resolve().parents[2]):
         if (root / "configs" / "methods").is_dir():
             return root / "configs" / "methods"
-    raise ConfigError("no configs/methods directory", remedy="run from the project's root.")
+    raise ConfigError("there is no folder configs/methods.", remedy="run from the project's root.")
 
 
 def list_methods(directory: Path | None = None) -> list[str]:
@@ -271,6 +274,12 @@ def load_method(
     """
     path = Path(name_or_path)
     if path.suffix not in {".yaml", ".yml"}:
+        if not is_name(str(name_or_path)):
+            raise ConfigError(
+                f"{reprlib.repr(str(name_or_path))} is no name of a method: {NAME_RULE}.",
+                key="method",
+                remedy="see `turnscale methods list`.",
+            )
         path = (directory or methods_dir()) / f"{name_or_path}.yaml"
     raw = _read_row(path, ())
     for key, value in (overrides or {}).items():
@@ -284,21 +293,44 @@ def _read_row(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
         known = list_methods(path.parent) if path.parent.is_dir() else []
         close = difflib.get_close_matches(path.stem, known, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known methods: {', '.join(known)}."
-        raise ConfigError(f"there is no method {path.stem!r}", file=path, remedy=hint)
+        raise ConfigError(f"there is no method {path.stem!r}.", file=path, remedy=hint)
     raw = read_yaml(path)
     raw["name"] = path.stem
     parent = raw.pop("extends", None)
     if parent is None:
         return raw
+    if not isinstance(parent, str) or not is_name(parent):
+        raise ConfigError(
+            f"{reprlib.repr(parent)} is no name of a method: {NAME_RULE}.",
+            file=path,
+            key="extends",
+            remedy="name another row of the same folder, without ending.",
+        )
     if parent in seen or parent == path.stem:
-        raise ConfigError("rows extend each other in a circle", file=path, key="extends")
+        raise ConfigError(
+            "rows extend each other in a circle.", file=path, key="extends", remedy="let one stand alone."
+        )
     base = _read_row(path.parent / f"{parent}.yaml", (*seen, path.stem))
     base["identities"], base["inert"] = [], {}
     merged = _merge(base, raw)
+    own = _sources(raw, path)
     merged["sources"] = {
-        key: source for key, source in merged.get("sources", {}).items() if _lookup(merged, key) is not None
-    } | raw.get("sources", {})
+        key: source for key, source in _sources(base, path).items() if _lookup(merged, key) is not None
+    } | own
     return merged
+
+
+def _sources(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The row's ``sources``, or none. Raises ConfigError for anything but a mapping."""
+    sources = raw.get("sources", {})
+    if not isinstance(sources, dict):
+        raise ConfigError(
+            "must be a mapping of keys to values.",
+            file=path,
+            key="sources",
+            remedy="write each number's dotted key with its source.",
+        )
+    return sources
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,7 +363,7 @@ def _override(raw: dict[str, Any], dotted: str, value: Any, path: Path) -> None:
     sections = set(AXES) | {"terms", "critic", "sampling"}
     if dotted.split(".")[0] not in sections:
         raise ConfigError(
-            "an override sets a value of the method itself",
+            "an override sets a value of the method itself.",
             file=path,
             key=dotted,
             remedy=f"override a key of {', '.join(sorted(sections))}.",
@@ -340,22 +372,22 @@ def _override(raw: dict[str, Any], dotted: str, value: Any, path: Path) -> None:
     for part in parents:
         if part in {"critic", "sampling"}:
             place.setdefault(part, {})
-        if part not in place or not isinstance(place[part], dict):
+        if not part or part not in place or not isinstance(place[part], dict):
             raise ConfigError(
-                f"there is no {part!r} to override", file=path, key=dotted, remedy="check the row's keys."
+                f"there is no {part!r} to override.", file=path, key=dotted, remedy="check the row's keys."
             )
         place[part] = dict(place[part])
         place = place[part]
     typed = parents and parents[0] in {"critic", "sampling"}
     if parents and not typed and leaf not in place:
         raise ConfigError(
-            f"this choice has no parameter {leaf!r}",
+            f"this choice has no parameter {leaf!r}.",
             file=path,
             key=dotted,
             remedy=f"its keys are {', '.join(place)}.",
         )
     place[leaf] = value
-    sources = dict(raw.get("sources", {}))
+    sources = dict(_sources(raw, path))
     for key in [k for k in sources if k == dotted or k.startswith(f"{dotted}.")]:
         del sources[key]
     for key, _ in _numbers(value, dotted):
@@ -375,27 +407,32 @@ def _numbers(value: Any, dotted: str) -> Iterator[tuple[str, float]]:
 def _build(raw: dict[str, Any], path: Path) -> Method:
     """The checked method."""
     raw = dict(raw)
+    for key in raw.keys() - _ROW_KEYS:  # a misspelt section leaves others lacking: name it first
+        validate(Method, {key: raw[key]}, path)
     for axis in AXES:
         if axis in raw:
             raw[axis] = _checked_choice(raw[axis], AXES[axis], axis, path)
     terms = raw.get("terms") or {}
     if not isinstance(terms, dict):
-        raise ConfigError("terms maps a term's name to its parameters", file=path, key="terms")
+        raise ConfigError(
+            "maps a term's name to its parameters.",
+            file=path,
+            key="terms",
+            remedy="write {term: {key: value}}.",
+        )
     checked = {}
     for name, params in terms.items():
-        section = _checked_choice({"name": name, **(params or {})}, TERMS, f"terms.{name}", path)
+        if not isinstance(params, (dict, type(None))):
+            raise ConfigError(
+                "must be a mapping of parameters to values.",
+                file=path,
+                key=f"terms.{name}",
+                remedy="write {key: value}.",
+            )
+        section = _checked_choice({**(params or {}), "name": name}, TERMS, f"terms.{name}", path)
         checked[name] = _parameters(section)
     raw["terms"] = checked
-    try:
-        method = Method.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(
-            first["msg"],
-            file=path,
-            key=".".join(str(part) for part in first["loc"]),
-            remedy="see docs/methods.md for the keys of a method.",
-        ) from error
+    method = validate(Method, raw, path)
     _check_sources(raw, path)
     _check_combination(method, path)
     return method
@@ -404,17 +441,17 @@ def _build(raw: dict[str, Any], path: Path) -> Method:
 def _checked_choice(section: Any, entries: Mapping[str, Choice], key: str, path: Path) -> dict[str, Any]:
     """The section with its parameters checked against the registry."""
     if not isinstance(section, dict) or not isinstance(section.get("name"), str):
-        raise ConfigError("expected a mapping with a name", file=path, key=key, remedy="write {name: ...}.")
+        raise ConfigError("must be a mapping with a name.", file=path, key=key, remedy="write {name: ...}.")
     name = section["name"]
     if name not in entries:
         raise ConfigError(
-            f"unknown choice {name!r}", file=path, key=f"{key}.name", remedy=f"one of {', '.join(entries)}."
+            f"unknown choice {name!r}.", file=path, key=f"{key}.name", remedy=f"one of {', '.join(entries)}."
         )
     params = entries[name].params
     given = _parameters(section)
     for extra in given.keys() - params.keys():
         raise ConfigError(
-            f"{name} has no parameter {extra!r}",
+            f"{name} has no parameter {extra!r}.",
             file=path,
             key=f"{key}.{extra}",
             remedy=f"its parameters are {', '.join(params) or 'none'}.",
@@ -423,7 +460,7 @@ def _checked_choice(section: Any, entries: Mapping[str, Choice], key: str, path:
     for param, kind in params.items():
         if param not in given:
             raise ConfigError(
-                f"{name} needs {param!r}",
+                f"{name} needs {param!r}.",
                 file=path,
                 key=f"{key}.{param}",
                 remedy="write it, with its source.",
@@ -432,25 +469,30 @@ def _checked_choice(section: Any, entries: Mapping[str, Choice], key: str, path:
             checked[param] = kind.check(given[param])
         except ValueError as error:
             raise ConfigError(
-                str(error), file=path, key=f"{key}.{param}", remedy="give a value in range."
-            ) from error
+                f"{error}.", file=path, key=f"{key}.{param}", remedy="give a value in range."
+            ) from None
     return checked
 
 
 def _check_sources(raw: Mapping[str, Any], path: Path) -> None:
     """Every number has a source and every source a number."""
-    sources = raw.get("sources", {})
+    sources = _sources(raw, path)
     sections = [*AXES, "terms", "critic", "sampling"]
     numbers = {key for section in sections for key, _ in _numbers(raw.get(section), section)}
     for key in sorted(numbers - sources.keys() - {"critic.heads"}):
         raise ConfigError(
-            "this number has no source",
+            "this number has no source.",
             file=path,
             key=f"sources.{key}",
             remedy="name where it is published, or write 'not published: our choice'.",
         )
     for key in sorted(sources.keys() - numbers):
-        raise ConfigError("a source for a number that is not there", file=path, key=f"sources.{key}")
+        raise ConfigError(
+            "is a source of a number that is not there.",
+            file=path,
+            key=f"sources.{key}",
+            remedy="remove it, or correct the key.",
+        )
 
 
 def _check_combination(method: Method, path: Path) -> None:
@@ -504,10 +546,10 @@ def _check_combination(method: Method, path: Path) -> None:
     ]
     for wrong, key, problem, remedy in problems:
         if wrong:
-            raise ConfigError(problem, file=path, key=key, remedy=remedy)
+            raise ConfigError(f"{problem}.", file=path, key=key, remedy=remedy)
     if method.train and method.credit_choice["name"] == "none" and not method.terms:
         raise ConfigError(
-            "nothing to learn from", file=path, key="credit.name", remedy="name a credit or a term."
+            "nothing to learn from.", file=path, key="credit.name", remedy="name a credit or a term."
         )
     if method.sampling.group_size == 1:
         _refuse_lone_group(method, path)
@@ -517,7 +559,7 @@ def _refuse_lone_group(method: Method, file: str | Path) -> None:
     """A group of one is an error unless the credit declares what it gets."""
     if method.credit_choice.get("singleton") == "forbid" or method.sampling.scheme == "dynamic":
         raise ConfigError(
-            "a group of one has no relative advantage",
+            "a group of one has no relative advantage.",
             file=file,
             key="sampling.group_size",
             remedy="sample at least 2 rollouts per group, or declare credit.singleton as zero or raw.",

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from turnscale.config.hashing import digest
-from turnscale.config.load import read_yaml, validate
-from turnscale.config.schema import Cell, Scale, Study, Training
+from turnscale.config.load import config_path, read_yaml, validate
+from turnscale.config.references import check_products, method_of_cell, scales_of
+from turnscale.config.schema import MOST_SEEDS, Cell, Scale, Study, Training
 from turnscale.errors import ConfigError
-
-MOST_SEEDS = 10_000
-"""More seeds per cell than this are taken for a slip."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +217,13 @@ def load_study(name: str, root: Path = Path()) -> Study:
     Raises:
         ConfigError: missing file, unknown key, wrong type, or a reference to something absent.
     """
-    path = root / "configs" / "studies" / f"{name}.yaml"
-    study = validate(Study, read_yaml(path), path)
+    path = config_path("studies", name, root)
+    raw = read_yaml(path)
+    if raw.get("kind") == "tabular":
+        raise ConfigError(
+            "is a study of tabular policies.", file=path, key="kind", remedy=f"use 'turnscale plan {name}'."
+        )
+    study = validate(Study, raw, path)
     _name_matches(study.study, name, path, "study")
     return study
 
@@ -231,8 +234,16 @@ def load_scale(name: str, root: Path = Path()) -> Scale:
     Raises:
         ConfigError: missing file, unknown key or wrong type.
     """
-    path = root / "configs" / "scales" / f"{name}.yaml"
-    scale = validate(Scale, read_yaml(path), path)
+    path = config_path("scales", name, root)
+    raw = read_yaml(path)
+    if raw.get("kind") == "tabular":
+        raise ConfigError(
+            "is a scale of tabular studies, and this study trains models.",
+            file=path,
+            key="kind",
+            remedy=f"use one of: {', '.join(scales_of(None, root))}.",
+        )
+    scale = validate(Scale, raw, path)
     _name_matches(scale.scale, name, path, "scale")
     return scale
 
@@ -259,14 +270,17 @@ def resolve(
     scale = load_scale(scale_name, root)
     count = scale.seeds if seeds is None else seeds
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigError(f"must be a whole number of at least 1, got {count!r}.", key="seeds")
+        raise ConfigError(
+            f"must be a whole number of at least 1, got {count!r}.", key="seeds", remedy="give at least 1."
+        )
     if count > MOST_SEEDS:
         raise ConfigError(
             f"{count} seeds per cell are more than {MOST_SEEDS}.", key="seeds", remedy="ask for fewer."
         )
     numbers = tuple(range(count))
-    study_path = root / "configs" / "studies" / f"{study_name}.yaml"
-    scale_path = root / "configs" / "scales" / f"{scale_name}.yaml"
+    study_path = config_path("studies", study_name, root)
+    scale_path = config_path("scales", scale_name, root)
+    check_products(study, scale, root, study_path)
     wanted: list[str] = []
     for group in scale.groups:
         if group not in study.groups:
@@ -297,17 +311,8 @@ def _resolve_cell(
     study_path: Path,
     scale_path: Path,
 ) -> ResolvedCell:
-    from turnscale.methods import load_method
-
     cell = study.cells[cell_name]
-    try:
-        method = load_method(cell.method, cell.set, directory=root / "configs" / "methods")
-    except ConfigError as error:
-        if cell.set:
-            raise ConfigError(
-                str(error), file=study_path, key=f"cells.{cell_name}", remedy="correct 'method' or 'set'."
-            ) from None
-        raise
+    method = method_of_cell(cell.method, cell.set, cell_name, root, study_path)
     family = _family(scale, family_name, root)
     model = _model(model_name, root, scale_path)
     if model["kind"] == "local" and scale.base is None:
@@ -373,17 +378,16 @@ def _training(scale: Scale, cell: Cell, cell_name: str, study_path: Path) -> Tra
 
 
 def _family(scale: Scale, name: str, root: Path) -> dict[str, Any]:
-    from turnscale.envs.registry import FamilyConfig
+    from turnscale.envs.registry import read_family_config
 
     file = (scale.families or {}).get(name, name)
-    path = root / "configs" / "families" / f"{file}.yaml"
-    return validate(FamilyConfig, read_yaml(path), path).model_dump(mode="json")
+    return read_family_config(config_path("families", file, root)).model_dump(mode="json")
 
 
 def _model(name: str, root: Path, scale_path: Path) -> dict[str, Any]:
     from turnscale.agent.config import ModelConfig
 
-    path = root / "configs" / "models" / f"{name}.yaml"
+    path = config_path("models", name, root)
     if not path.exists():
         known = sorted(p.stem for p in path.parent.glob("*.yaml"))
         raise ConfigError(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -28,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from turnscale.agent.chat import ChatFormat
 from turnscale.agent.config import ModelConfig
-from turnscale.config.load import read_yaml
+from turnscale.config.load import read_yaml, validate
 from turnscale.errors import CheckpointError, ConfigError
 
 transformers_logging.disable_progress_bar()  # loading takes a moment and happens in every job
@@ -59,15 +58,7 @@ class Checkpoint:
 def load_config(path: str | Path) -> ModelConfig:
     """Read a ModelConfig from YAML or JSON. Raises ConfigError naming the file and key."""
     path = Path(path)
-    content = read_yaml(path)
-    try:
-        return ModelConfig.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or None
-        raise ConfigError(
-            first["msg"], file=path, key=key, remedy="see configs/models for examples"
-        ) from error
+    return validate(ModelConfig, read_yaml(path), path)
 
 
 def make_local(

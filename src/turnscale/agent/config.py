@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import Field, model_validator
+
+from turnscale.config.load import Name, Strict
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+Size = Annotated[int, Field(ge=1, le=1_000_000)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class LoraSpec(_Strict):
+class LoraSpec(Strict):
     """LoRA: delta W = (alpha / r) B A on every projection named; fused experts are adapted with them."""
 
-    r: int = 8
-    alpha: float = 16.0
-    targets: tuple[str, ...] = PROJECTIONS
+    r: Annotated[int, Field(ge=1, le=65_536)] = 8
+    alpha: Positive = 16.0
+    targets: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] = PROJECTIONS
 
 
-class Architecture(_Strict):
+class Architecture(Strict):
     """Numbers of a randomly initialised local model; ``experts`` > 0 makes it a mixture of experts.
 
     ``init_std`` is the spread of the initial weights. At width 64 the usual 0.02 leaves attention flat for
     hundreds of steps; with 0.06 copying from the context is learned within 250 steps instead of 500 to 900.
     """
 
-    hidden: int = 64
-    layers: int = 3
-    feed_forward: int = 160
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 16
-    max_positions: int = 2048
-    rope_theta: float = 10_000.0
-    experts: int = 0
-    experts_per_token: int = 2
-    expert_width: int = 80
-    router_aux_loss: float = 0.01
-    init_std: float = 0.06
+    hidden: Size = 64
+    layers: Annotated[int, Field(ge=1, le=10_000)] = 3
+    feed_forward: Size = 160
+    heads: Size = 4
+    kv_heads: Size = 2
+    head_dim: Size = 16
+    max_positions: Annotated[int, Field(ge=1, le=100_000_000)] = 2048
+    rope_theta: Positive = 10_000.0
+    experts: Annotated[int, Field(ge=0, le=65_536)] = 0
+    experts_per_token: Size = 2
+    expert_width: Size = 80
+    router_aux_loss: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    init_std: Positive = 0.06
 
 
-class ModelConfig(_Strict):
+class ModelConfig(Strict):
     """A model a study names. ``kind`` says where its weights come from; everything else is common.
 
     Attributes:
@@ -62,7 +64,7 @@ class ModelConfig(_Strict):
         lora: the adapters put on it.
     """
 
-    name: str
+    name: Name
     kind: Literal["local", "pretrained", "gguf"]
     architecture: Architecture | None = None
     path: str | None = None

@@ -9,16 +9,16 @@ Bad input raises :class:`turnscale.errors.ConfigError` naming the file, the key 
 
 from __future__ import annotations
 
-import reprlib
+import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from turnscale.audit.textfile import read_text
 from turnscale.config.declared import DeclaredPlan
-from turnscale.config.load import read_yaml
+from turnscale.config.load import Strict, read_yaml, validate
 from turnscale.errors import ConfigError
 from turnscale.stats.passk import Metric
 
@@ -35,10 +35,23 @@ Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class Strict(BaseModel):
-    """No unknown keys and no silent conversion (``"4,33"`` and ``true`` are not numbers)."""
+def _identifier(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,99}", text):
+        raise ValueError(
+            "an id has 1 to 100 small letters, digits, '.', '_', '-', and begins with a letter or digit"
+        )
+    return text
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+def _study_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,59}", text):
+        raise ValueError(
+            "a study has 1 to 60 small letters, digits, '_' and '-', and begins with a letter or digit"
+        )
+    return text
+
+
+Identifier = Annotated[str, AfterValidator(_identifier)]
 
 
 class Measure(StrEnum):
@@ -101,7 +114,7 @@ class LocalMap(Strict):
 class Claim(Strict):
     """One published difference: ``arm_a`` minus ``arm_b`` is ``gap`` points."""
 
-    id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
+    id: Identifier
     arm_a: Name
     arm_b: Name
     metric: Measure = Field(strict=False)
@@ -136,7 +149,7 @@ class Claim(Strict):
     rollouts: Attempts | None = None  # overrides the benchmark's
     deterministic: bool = False  # fixed by the design, without noise (a count of environment calls)
     family: Name  # claims judged together when correcting for multiplicity
-    conflicts_with: list[Name] = []
+    conflicts_with: list[Name] = Field(default=[])
     below_one_percent: bool = False  # the levels really are below 1 %, not fractions by mistake
     note: str | None = None
 
@@ -176,14 +189,14 @@ class Pattern(Strict):
     configurations the authors could have picked from. ``competitors`` are the trained methods beaten.
     """
 
-    id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
+    id: Identifier
     statement: Name
     source: Name
     expect: Expectation = Field(strict=False)
-    claims: list[Name] = []
-    runs_behind: list[Count] = []
+    claims: list[Name] = Field(default=[])
+    runs_behind: list[Count] = Field(default=[])
     competitors: Count | None = None
-    conflicts_with: list[Name] = []
+    conflicts_with: list[Name] = Field(default=[])
     note: str | None = None
 
 
@@ -199,13 +212,13 @@ class Ledger(Strict):
     """Every claim of one study, with the evaluation sets behind them."""
 
     schema_version: Literal[1]
-    study: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
+    study: Annotated[str, AfterValidator(_study_name)]
     title: Name
     source: Name
     arms: Annotated[list[Name], Field(min_length=2)]
     benchmarks: Annotated[dict[str, Benchmark], Field(min_length=1)]
     claims: Annotated[list[Claim], Field(min_length=1)]
-    patterns: list[Pattern] = []
+    patterns: list[Pattern] = Field(default=[])
     selection: Selection | None = None
     local: LocalMap | None = None
     plan: DeclaredPlan | None = None
@@ -229,63 +242,15 @@ def load_ledger(path: str | Path) -> Ledger:
     from turnscale.audit.ledger_checks import check_ledger
 
     read_text(path, ConfigError)
-    data = read_yaml(Path(path))
-    try:
-        ledger = Ledger.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(
-            _problem(first), file=path, key=_key(first["loc"], data), remedy=_remedy(first)
-        ) from None
+    ledger = validate(Ledger, read_yaml(Path(path)), path, remedies=_REMEDIES)
     check_ledger(ledger, path)
     return ledger
 
 
-def _key(loc: tuple[int | str, ...], data: Any) -> str:
-    """``claims[3] (mpo-4b-bcp).gap`` from pydantic's location."""
-    text = ""
-    here = data
-    for part in loc:
-        here = here[part] if _has(here, part) else None
-        if isinstance(part, int):
-            text += f"[{part}]"
-            if isinstance(here, dict) and "id" in here:
-                text += f" ({here['id']})"
-        else:
-            text += f".{part}" if text else str(part)
-    return text
-
-
-def _has(here: Any, part: int | str) -> bool:
-    if isinstance(here, dict):
-        return part in here
-    return isinstance(here, list) and isinstance(part, int) and part < len(here)
-
-
-def _problem(error: Any) -> str:
-    shown = reprlib.repr(error.get("input"))
-    message = str(error["msg"]).removeprefix("Value error, ").rstrip(".")
-    return f"{message}." if error["type"] == "missing" else f"{message} (found {shown})."
-
-
 _REMEDIES = {
-    "missing": "add the key.",
-    "extra_forbidden": "remove the key or correct its spelling; docs/audit.md lists the keys.",
     "finite_number": "give a finite number, or leave the key out when the value was not published.",
     "less_than_equal": "check for a slipped digit: levels are percentages (0 to 100), gaps are points.",
     "greater_than_equal": "check the sign: levels, k, tasks, rollouts and runs start at 0 or 1.",
     "greater_than": "the value must be strictly above the limit.",
-    "float_type": "write a bare number with a decimal point (48.08), without quotes, comma or % sign.",
-    "int_type": "write a bare whole number, without quotes or decimals.",
-    "int_from_float": "write a whole number.",
-    "enum": "use one of the listed values.",
-    "literal_error": "use one of the listed values.",
-    "string_type": "put the text in quotes.",
-    "string_too_short": "give a non-empty text.",
-    "string_pattern_mismatch": "use lower-case letters, digits, dot, dash and underscore.",
-    "too_short": "give at least the smallest number of entries named.",
 }
-
-
-def _remedy(error: Any) -> str:
-    return _REMEDIES.get(str(error["type"]), "correct the value; docs/audit.md describes every key.")
+"""pydantic's type of error -> what to do about it in a ledger."""

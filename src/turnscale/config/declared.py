@@ -5,20 +5,20 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
+
+from turnscale.config.load import Strict
 
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 RULES = {"fixed": "one look", "obrien_fleming": "O'Brien-Fleming spending", "e_value": "e-values"}
 
 
-class DeclaredPlan(BaseModel):
+class DeclaredPlan(Strict):
     """Seeds per arm, when to look, how the error rate is spent.
 
     ``fixed``: one test at the last look. ``obrien_fleming``: a p value at each look, held to a level that spends
     ``alpha`` over all looks. ``e_value``: any look whatever; the difference is shown once e reaches 1/alpha.
     """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     seeds_per_arm: Count = Field(description="the most seeds of each trained arm")
     rule: Literal["fixed", "obrien_fleming", "e_value"] = "fixed"

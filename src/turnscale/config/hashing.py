@@ -13,7 +13,7 @@ def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces; integral floats are written as floats so 1 and 1.0 agree.
 
     Raises:
-        ValueError: a NaN or infinity, which has no canonical form.
+        ValueError: a NaN, an infinity or an integer beyond all floats, which have no canonical form.
         TypeError: a value that is not plain JSON.
     """
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -32,7 +32,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, (int, float)):
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{value} has no canonical JSON form")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError("a number of this size has no canonical JSON form") from None
     raise TypeError(f"{type(value).__name__} is not plain JSON")

@@ -13,10 +13,12 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from turnscale.config.load import Name, Strict
 from turnscale.envs.protocol import Demonstration, Limits, Step, Task
 from turnscale.envs.qa_data import Document, Question, exact_match, normalise, read_corpus, read_questions
 from turnscale.envs.retrieval import Index
@@ -35,7 +37,10 @@ _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 _TAG = re.compile(r"</?(?:search|answer)>")
 
 
-class QaParameters(BaseModel):
+File = Annotated[Path, Field(strict=False)]  # YAML and JSON have text only
+
+
+class QaParameters(Strict):
     """Files and tool settings of a question-answering family.
 
     Attributes:
@@ -48,14 +53,12 @@ class QaParameters(BaseModel):
         expert_share: share of demonstrations that give the right answer.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    corpus: Path
-    train: Path | None = None
-    validation: Path | None = None
-    benchmarks: dict[str, Path] = Field(min_length=1)
+    corpus: File
+    train: File | None = None
+    validation: File | None = None
+    benchmarks: dict[Name, File] = Field(min_length=1)
     snippets: int = Field(default=3, ge=1, le=100)
-    snippet_words: int = Field(default=80, ge=1)
+    snippet_words: int = Field(default=80, ge=1, le=1_000_000)
     require_search: bool = False
     expert_share: float = Field(default=0.5, ge=0, le=1)
 

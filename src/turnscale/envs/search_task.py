@@ -13,9 +13,11 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from turnscale.config.load import Name, Strict
 from turnscale.envs.retrieval import Fact
 
 ENTITIES = (
@@ -104,7 +106,7 @@ _TURN = re.compile(
 ENTITY_SET, _RELATION_SET = frozenset(ENTITIES), frozenset(RELATIONS)
 
 
-class DemonstrationMix(BaseModel):
+class DemonstrationMix(Strict):
     """How demonstrations are drawn. All probabilities apply to imperfect demonstrators only.
 
     Every think span comes from one distribution, whoever speaks: otherwise it gives the expert away, and a
@@ -121,8 +123,6 @@ class DemonstrationMix(BaseModel):
         think_min, think_max: number of filler words in a think span, uniform.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     expert_share: float = Field(default=0.30, ge=0, le=1)
     premature_answer: float = Field(default=0.65, ge=0, le=1)
     wrong_relation: float = Field(default=0.20, ge=0, le=1)
@@ -130,7 +130,7 @@ class DemonstrationMix(BaseModel):
     malformed: float = Field(default=0.06, ge=0, le=1)
     superfluous_search: float = Field(default=0.25, ge=0, le=1)
     wrong_final_answer: float = Field(default=0.10, ge=0, le=1)
-    think_min: int = Field(default=1, ge=0)
+    think_min: int = Field(default=1, ge=0, le=40)
     think_max: int = Field(default=5, ge=1, le=40)
 
     @model_validator(mode="after")
@@ -140,7 +140,10 @@ class DemonstrationMix(BaseModel):
         return self
 
 
-class SearchParameters(BaseModel):
+Hops = Annotated[tuple[int, ...], Field(strict=False)]  # YAML and JSON have lists only
+
+
+class SearchParameters(Strict):
     """Parameters of the search family; those that shape tasks are part of each task's identity.
 
     Attributes:
@@ -152,10 +155,8 @@ class SearchParameters(BaseModel):
         demonstrations: the demonstration mix.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    train_hops: tuple[int, ...] = Field(default=(2, 3, 4), min_length=1)
-    benchmarks: dict[str, tuple[int, ...]] = Field(
+    train_hops: Hops = Field(default=(2, 3, 4), min_length=1)
+    benchmarks: dict[Name, Hops] = Field(
         default={"search-2hop": (2,), "search-3hop": (3,), "search-4hop": (4,)}, min_length=1
     )
     side_probability: float = Field(default=0.5, ge=0, le=1)

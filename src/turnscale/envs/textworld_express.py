@@ -16,11 +16,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from turnscale.config.load import Strict
 from turnscale.envs.protocol import Demonstration, Limits, Step, Task
 from turnscale.envs.search_demonstrations import think_span
 from turnscale.envs.search_task import FILLERS, DemonstrationMix
@@ -46,7 +47,7 @@ _EXIT = re.compile(r"To the (\w+) you see the ([\w -]+)\.")
 _DIRECTION = re.compile(r"\bto the (north|south|east|west) you see\b", re.IGNORECASE)
 
 
-class TextWorldParameters(BaseModel):
+class TextWorldParameters(Strict):
     """Which game, and how it is shown.
 
     Attributes:
@@ -64,17 +65,15 @@ class TextWorldParameters(BaseModel):
         instructions: whether to explain the game in prose, for the system message of a chat model.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     game: Literal["coin", "mapreader"]
     locations: int = Field(default=7, ge=2, le=11)
     max_distance: int = Field(default=3, ge=1, le=8)
-    expert_turns: tuple[int, int] = (1, 100)
+    expert_turns: Annotated[tuple[int, int], Field(strict=False)] = (1, 100)
     observations: Literal["full", "words"] = "words"
     stray: float = Field(default=0.25, ge=0, le=1)
     malformed: float = Field(default=0.05, ge=0, le=1)
     expert_share: float = Field(default=0.3, ge=0, le=1)
-    think_min: int = Field(default=1, ge=0)
+    think_min: int = Field(default=1, ge=0, le=40)
     think_max: int = Field(default=5, ge=1, le=40)
     instructions: bool = False
 

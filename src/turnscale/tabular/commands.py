@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from turnscale.errors import ConfigError
-from turnscale.tabular.plan import TabularPlan, method_of, resolve_tabular
+from turnscale.tabular.plan import TabularPlan, credits_of, resolve_tabular
 
 ROOT = Path()
 
@@ -119,10 +119,11 @@ def audit_command(
     if out is not None and out.suffix != ".csv":
         raise ConfigError(f"is '{out}'.", key="--out", remedy="name a .csv file.")
     fix_threads(1)
-    wanted = load_tabular_study(study, ROOT).estimators
+    found_study = load_tabular_study(study, ROOT)
+    wanted = found_study.estimators
     found = pd.DataFrame(
         audit(
-            {name: method_of(cell, ROOT) for name, cell in wanted.credits.items()},
+            credits_of(found_study, ROOT),
             wanted.ratios,
             turns=turns or wanted.turns,
             tokens=[tokens],

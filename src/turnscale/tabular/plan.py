@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from turnscale.config.hashing import digest
-from turnscale.config.load import Strict, read_yaml, validate
-from turnscale.config.schema import Name, Positive, Rate
+from turnscale.config.load import Name, Plain, Strict, config_path, read_yaml, validate
+from turnscale.config.references import check_file, method_of_cell, scales_of
+from turnscale.config.schema import MOST_SEEDS, RESERVED, File, Label, Positive, Rate, once
 from turnscale.errors import ConfigError
-from turnscale.methods import Method, load_method
+from turnscale.methods import Method
 
 FAMILY = "probe"
 MODEL = "tabular"
@@ -33,32 +34,35 @@ TABLES = ("grouping_main", "grouping_verdicts", "grouping_estimators")
 FIGURES = ("grouping_accuracy", "grouping_estimators")
 
 
+Counts = Annotated[list[Positive], AfterValidator(once)]
+
+
 class TabularCell(Strict):
     """One method of the comparison."""
 
     method: Name
-    set: dict[str, Any] = Field(default_factory=dict, description="dotted method key -> value")
-    label: str | None = None
+    set: dict[str, Plain] = Field(default_factory=dict, description="dotted method key -> value")
+    label: Label | None = None
 
 
 class TabularTraining(Strict):
     """Training of every cell."""
 
-    group_size: Positive
+    group_size: Annotated[int, Field(gt=0, le=1_000_000)]
     lr: Rate
-    iterations: Positive
+    iterations: Annotated[int, Field(gt=0, le=10_000_000)]
 
 
 class TabularEvaluation(Strict):
     """Evaluation of every seed's greedy policy."""
 
-    targets: Positive
+    targets: Annotated[int, Field(gt=0, le=10_000_000)]
 
 
 class TabularPublished(Strict):
     """Published values of the same quantities."""
 
-    file: str
+    file: File
     source: str
     metrics: dict[str, str] = Field(description="local metric -> its name in the file")
 
@@ -67,10 +71,10 @@ class EstimatorAudit(Strict):
     """What the audit of gradient estimators goes through."""
 
     credits: dict[Name, TabularCell] = Field(min_length=1)
-    ratios: dict[Name, dict[str, Any]] = Field(min_length=1)
-    tokens: list[Literal[1, 2]] = Field(min_length=1)
-    turns: list[Positive] = Field(min_length=1)
-    group_sizes: list[Positive] = Field(min_length=1)
+    ratios: dict[Name, dict[str, Plain]] = Field(min_length=1)
+    tokens: Annotated[list[Literal[1, 2]], AfterValidator(once)] = Field(min_length=1)
+    turns: Counts = Field(min_length=1)
+    group_sizes: Counts = Field(min_length=1)
     off_policy_kl: Rate
 
 
@@ -79,20 +83,22 @@ class TabularStudy(Strict):
 
     study: Name
     kind: Literal["tabular"]
-    title: str
-    paper: str
+    title: Label
+    paper: Label
     cells: dict[Name, TabularCell] = Field(min_length=1)
-    turns: list[Positive] = Field(min_length=1)
+    turns: Counts = Field(min_length=1)
     training: TabularTraining
     evaluation: TabularEvaluation
     draw: Positive = Field(description="seeds behind each published mean")
     published: TabularPublished
-    claims: str
+    claims: File
     estimators: EstimatorAudit
-    code_version: int = 1
+    code_version: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
     @model_validator(mode="after")
     def _enumerable(self) -> TabularStudy:
+        if self.study in RESERVED:
+            raise ValueError(f"a study cannot be called '{self.study}': that folder under results is taken")
         longest = max(self.turns + self.estimators.turns)
         if longest > 6:
             raise ValueError(f"{longest} turns are too many to enumerate; at most 6")
@@ -104,10 +110,10 @@ class TabularScale(Strict):
 
     scale: Name
     kind: Literal["tabular"]
-    description: str
-    seeds: Positive
+    description: Label
+    seeds: Annotated[int, Field(ge=2, le=MOST_SEEDS)]
     block: Positive = Field(description="seeds trained together in one job and one MLflow run")
-    estimator_batches: int = Field(ge=40, description="Monte-Carlo batches per estimator")
+    estimator_batches: int = Field(ge=40, le=10_000_000, description="Monte-Carlo batches per estimator")
 
 
 @dataclass(frozen=True)
@@ -246,18 +252,27 @@ def is_tabular(study: str, root: Path = Path()) -> bool:
     Raises:
         ConfigError: its file cannot be read.
     """
-    return read_yaml(root / "configs" / "studies" / f"{study}.yaml").get("kind") == "tabular"
+    return read_yaml(config_path("studies", study, root)).get("kind") == "tabular"
 
 
 def load_tabular_study(name: str, root: Path = Path()) -> TabularStudy:
     """The study ``configs/studies/<name>.yaml``. Raises ConfigError for anything wrong in it."""
-    path = root / "configs" / "studies" / f"{name}.yaml"
+    path = config_path("studies", name, root)
     raw = read_yaml(path)
     if raw.get("kind") != "tabular":
-        raise ConfigError("is not a tabular study.", file=path, key="kind", remedy="name one, e.g. grouping.")
+        raise ConfigError(
+            "is not a study of tabular policies.", file=path, key="kind", remedy="name one, e.g. grouping."
+        )
     study = validate(TabularStudy, raw, path)
     if study.study != name:
-        raise ConfigError(f"is '{study.study}' in a file named '{name}.yaml'.", file=path, key="study")
+        raise ConfigError(
+            f"is '{study.study}' in a file named '{name}.yaml'.",
+            file=path,
+            key="study",
+            remedy="make them equal.",
+        )
+    check_file(study.published.file, root, path, "published.file")
+    check_file(study.claims, root, path, "claims")
     return study
 
 
@@ -275,21 +290,32 @@ def resolve_tabular(
         ConfigError: anything wrong in a configuration file, naming file and key.
     """
     study = load_tabular_study(study_name, root)
-    path = root / "configs" / "scales" / f"{scale_name}.yaml"
+    path = config_path("scales", scale_name, root)
     raw = read_yaml(path)
     if raw.get("kind") != "tabular":
         raise ConfigError(
-            f"is no scale for tabular studies, and '{study_name}' is one.",
+            f"is a scale of studies that train models, and '{study_name}' is a tabular one.",
             file=path,
             key="kind",
-            remedy="use grouping5 or grouping200.",
+            remedy=f"use one of: {', '.join(scales_of('tabular', root))}.",
         )
     scale = validate(TabularScale, raw, path)
     if scale.scale != scale_name:
-        raise ConfigError(f"is '{scale.scale}' in a file named '{scale_name}.yaml'.", file=path, key="scale")
+        raise ConfigError(
+            f"is '{scale.scale}' in a file named '{scale_name}.yaml'.",
+            file=path,
+            key="scale",
+            remedy="make them equal.",
+        )
     count = scale.seeds if seeds is None else seeds
     if isinstance(count, bool) or not isinstance(count, int) or count < 2:
-        raise ConfigError(f"must be a whole number of at least 2, got {count!r}.", key="seeds")
+        raise ConfigError(
+            f"must be a whole number of at least 2, got {count!r}.", key="seeds", remedy="give at least 2."
+        )
+    if count > MOST_SEEDS:
+        raise ConfigError(
+            f"{count} seeds per cell are more than {MOST_SEEDS}.", key="seeds", remedy="ask for fewer."
+        )
     runs = [
         _run(study, scale, name, cell, turns, range(start, min(start + scale.block, count)), root)
         for name, cell in study.cells.items()
@@ -297,8 +323,8 @@ def resolve_tabular(
         for start in range(0, count, scale.block)
     ]
     credits = {
-        name: method_of(cell, root).resolved() | {"label": cell.label or name}
-        for name, cell in study.estimators.credits.items()
+        name: method.resolved() | {"label": study.estimators.credits[name].label or name}
+        for name, method in credits_of(study, root).items()
     }
     estimators = {
         "code_version": study.code_version,
@@ -309,9 +335,19 @@ def resolve_tabular(
     return TabularPlan(study, scale, count, tuple(runs), estimators, root)
 
 
-def method_of(cell: TabularCell, root: Path = Path()) -> Method:
-    """The method row of a cell with its overrides. Raises ConfigError as `load_method`."""
-    return load_method(cell.method, cell.set, directory=root / "configs" / "methods")
+def method_of(study: TabularStudy, name: str, root: Path = Path()) -> Method:
+    """The method row of a cell with its overrides. Raises ConfigError as `method_of_cell`."""
+    cell, path = study.cells[name], config_path("studies", study.study, root)
+    return method_of_cell(cell.method, cell.set, name, root, path)
+
+
+def credits_of(study: TabularStudy, root: Path = Path()) -> dict[str, Method]:
+    """The methods whose estimators are audited. Raises ConfigError as `method_of_cell`."""
+    path = config_path("studies", study.study, root)
+    return {
+        name: method_of_cell(cell.method, cell.set, name, root, path, "estimators.credits")
+        for name, cell in study.estimators.credits.items()
+    }
 
 
 def _run(
@@ -325,7 +361,7 @@ def _run(
 ) -> TabularRun:
     spec = {
         "code_version": study.code_version,
-        "method": method_of(cell, root).resolved(),
+        "method": method_of(study, name, root).resolved(),
         "training": study.training.model_dump(),
         "evaluation": study.evaluation.model_dump(),
         "turns": turns,

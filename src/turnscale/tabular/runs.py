@@ -15,7 +15,7 @@ import pandas as pd
 
 from turnscale.errors import DataError
 from turnscale.seeding import fix_threads
-from turnscale.tabular.plan import FAMILY, MODEL, SCORE, TabularPlan, TabularRun, method_of
+from turnscale.tabular.plan import FAMILY, MODEL, SCORE, TabularPlan, TabularRun, credits_of, method_of
 from turnscale.track.environment import code_revision, source_hash
 from turnscale.track.read import Store
 from turnscale.track.records import read_record, write_record
@@ -43,7 +43,6 @@ def train_block(plan: TabularPlan, run: TabularRun) -> dict[str, Any]:
     from turnscale.tabular.task import ProbeTask
 
     fix_threads(1)
-    cell = plan.study.cells[run.cell]
     task, stream = ProbeTask(run.turns), run.spec["stream"]
     settings = plan.study.training
     with (
@@ -53,7 +52,7 @@ def train_block(plan: TabularPlan, run: TabularRun) -> dict[str, Any]:
         trained = training.train(
             run.seeds,
             stream,
-            method_of(cell, plan.root),
+            method_of(plan.study, run.cell, plan.root),
             task,
             group_size=settings.group_size,
             lr=settings.lr,
@@ -150,7 +149,7 @@ def audit_estimators(plan: TabularPlan) -> dict[str, Any]:
     with open_log(head, plan.estimators, plan.estimators_key, {}, plan.root) as log:
         table = pd.DataFrame(
             audit(
-                {name: method_of(cell, plan.root) for name, cell in wanted.credits.items()},
+                credits_of(plan.study, plan.root),
                 wanted.ratios,
                 turns=wanted.turns,
                 tokens=wanted.tokens,

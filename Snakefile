@@ -7,6 +7,7 @@
 # What to run is decided in Python (turnscale.study.resolve) when this file is read; the rules only say how.
 from snakemake.utils import min_version
 from turnscale.tabular.plan import is_tabular
+from turnscale.workdir import stop_on_sigterm
 
 min_version("9.10")
 
@@ -69,6 +70,7 @@ rule figures:
 
 
 onstart:
+    stop_on_sigterm()
     print(summary_before(PLAN, workflow.cores or 1), flush=True)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from turnscale.errors import TurnscaleError
-from turnscale.workdir import release_stale_lock
+from turnscale.workdir import only_writer, release_stale_lock
 
 
 @pytest.fixture
@@ -54,13 +58,75 @@ def test_a_living_workflow_keeps_its_lock(folder: Path, table: Path, words: list
     assert len(list((folder / ".snakemake/locks").iterdir())) == 2
 
 
-def test_jobs_that_outlived_their_workflow_are_named(folder: Path, table: Path, tmp_path: Path) -> None:
+def test_long_jobs_that_outlived_their_workflow_are_named_and_go_on(
+    folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     process(table, 11, folder, "/venv/bin/python", "/venv/bin/turnscale", "job", "train", "--spec", "x")
     process(table, 12, tmp_path, "/venv/bin/python", "/venv/bin/turnscale", "job", "train")  # elsewhere
     process(table, 13, folder, "/venv/bin/python", "/venv/bin/turnscale", "plan", "job")
-    with pytest.raises(TurnscaleError, match="kill 11'"):
-        release_stale_lock(folder, table)
-    assert len(list((folder / ".snakemake/locks").iterdir())) == 2
+    process(table, 14, folder, "/bin/bash", "-c", "set -e; turnscale job evaluate --run x > y 2>&1")
+    assert release_stale_lock(folder, table) == 2
+    assert "kill 11 14" in capsys.readouterr().err
+
+
+def test_short_jobs_that_outlived_their_workflow_are_waited_for(
+    folder: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process(table, 11, folder, "/venv/bin/python", "/venv/bin/turnscale", "job", "table", "x")
+    process(table, 12, folder, "/venv/bin/python", "/venv/bin/turnscale", "audit", "x.yaml")
+    waiting = threading.Thread(target=release_stale_lock, args=(folder, table))
+    waiting.start()
+    waiting.join(timeout=1.2)
+    assert waiting.is_alive() and list((folder / ".snakemake/locks").iterdir())
+    for pid in ("11", "12"):
+        shutil.rmtree(table / pid)
+    waiting.join(timeout=10)
+    assert not waiting.is_alive() and not list((folder / ".snakemake/locks").iterdir())
+    assert "processes 11, 12" in capsys.readouterr().err
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from turnscale.workdir import only_writer
+record = Path(sys.argv[1])
+with only_writer(record):
+    print("held", flush=True)
+    sys.stdin.readline()
+    if sys.argv[2] == "finish":
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text("{}")
+"""
+
+
+@pytest.mark.parametrize("end", ["finish", "killed"])
+def test_a_record_has_one_writer_and_what_it_made_is_kept(tmp_path: Path, end: str) -> None:
+    record = tmp_path / "cell" / "seed-0" / "run.json"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(record), end], **pipes)
+    try:
+        assert holder.stdout is not None and holder.stdin is not None
+        assert holder.stdout.readline() == b"held\n"
+        made: list[bool] = []
+
+        def wait() -> None:
+            with only_writer(record) as finished:
+                made.append(finished)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(timeout=0.5)
+        assert waiting.is_alive(), "the second writer waits"
+        if end == "finish":
+            holder.stdin.write(b"\n")
+            holder.stdin.flush()
+        else:
+            holder.kill()
+        waiting.join(timeout=10)
+        assert made == [end == "finish"]
+    finally:
+        holder.kill()
+        holder.communicate()
 
 
 def test_without_a_process_table_the_command_is_named(folder: Path, tmp_path: Path) -> None:

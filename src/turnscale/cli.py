@@ -208,7 +208,7 @@ def reproduce(
                 f"study {study} has no processes to share.", key="--pack", remedy="leave it out."
             )
         release_stale_lock(ROOT)
-        raise typer.Exit(tabular.reproduce(resolve_tabular(study, scale, seeds=seeds, root=ROOT), cores))
+        raise typer.Exit(tabular.reproduce(resolve_tabular(study, scale, seeds=seeds, root=ROOT), cores, out))
     resolved = resolve(study, scale, seeds=seeds, root=ROOT)
     if release_stale_lock(ROOT):
         out.print("The lock of a killed workflow was removed; finished work is kept.")

@@ -21,6 +21,7 @@ from turnscale.track.records import (
     read_record,
     write_record,
 )
+from turnscale.workdir import only_writer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,11 +66,14 @@ def base(spec: SpecFile, panels: PanelsFile, scale: Scale, out: Out) -> None:
     from turnscale.train.base import make_base
 
     found = read_spec(spec, "base")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.unlink(missing_ok=True)
-    record = make_base(found.value, out.parent, load_panels(panels))
-    key = base_key(scale, found.value, found.hash)
-    write_record(out, publish("base", key, scale, found.value, record, out.parent, ROOT))
+    with only_writer(out) as made:
+        if made:
+            return
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.unlink(missing_ok=True)
+        record = make_base(found.value, out.parent, load_panels(panels))
+        key = base_key(scale, found.value, found.hash)
+        write_record(out, publish("base", key, scale, found.value, record, out.parent, ROOT))
 
 
 @app.command()
@@ -86,11 +90,14 @@ def critic(
     from turnscale.train.warmup import warm_critic
 
     found = read_spec(spec, "critic")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.unlink(missing_ok=True)
-    record = warm_critic(found.value, read_record(base), load_panels(panels), seed, out.parent)
-    key = critic_key(scale, found.value, found.hash, seed)
-    write_record(out, publish("critic", key, scale, found.value, record, out.parent, ROOT))
+    with only_writer(out) as made:
+        if made:
+            return
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.unlink(missing_ok=True)
+        record = warm_critic(found.value, read_record(base), load_panels(panels), seed, out.parent)
+        key = critic_key(scale, found.value, found.hash, seed)
+        write_record(out, publish("critic", key, scale, found.value, record, out.parent, ROOT))
 
 
 @app.command()
@@ -122,16 +129,19 @@ def train(
     found = read_spec(spec, "train")
     method = load_study(study, ROOT).cells[cell].method
     run = Run(study, scale, family, model, cell, method, seed, found)
-    record = train_run(
-        run,
-        read_record(base),
-        load_panels(panels),
-        None if critic is None else read_record(critic),
-        ROOT / "checkpoints" / run.key,
-        checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
-        root=ROOT,
-    )
-    write_record(out, record)
+    with only_writer(out) as made:
+        if made:
+            return
+        record = train_run(
+            run,
+            read_record(base),
+            load_panels(panels),
+            None if critic is None else read_record(critic),
+            ROOT / "checkpoints" / run.key,
+            checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
+            root=ROOT,
+        )
+        write_record(out, record)
 
 
 @app.command()
@@ -167,9 +177,10 @@ def train_pack(
             f"got {len(runs)} seeds and {len(critics)} critics.",
             remedy="name a critic for each seed or none.",
         )
-    write_record(
-        out,
-        train_pack(
+    with only_writer(out) as made:
+        if made:
+            return
+        packed = train_pack(
             [
                 Member(run, record, ROOT / "checkpoints" / run.key)
                 for run, record in zip(runs, critics, strict=True)
@@ -178,8 +189,8 @@ def train_pack(
             load_panels(panels),
             checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
             root=ROOT,
-        ),
-    )
+        )
+        write_record(out, packed)
 
 
 @app.command()
@@ -193,12 +204,14 @@ def evaluate(
     """Evaluate a trained run on every test benchmark."""
     found = read_spec(spec, "evaluation")
     record = read_record(run)
-    outcomes = evaluate_run(record, found, read_record(base), panels)
-    summary = {
-        f"test_{str(benchmark).replace('-', '_')}_pass_at_1": float(part["success"].mean())
-        for benchmark, part in outcomes.groupby("benchmark")
-    }
-    with tempfile.TemporaryDirectory() as scratch:
+    with only_writer(out) as made, tempfile.TemporaryDirectory() as scratch:
+        if made:
+            return
+        outcomes = evaluate_run(record, found, read_record(base), panels)
+        summary = {
+            f"test_{str(benchmark).replace('-', '_')}_pass_at_1": float(part["success"].mean())
+            for benchmark, part in outcomes.groupby("benchmark")
+        }
         table = Path(scratch) / "outcomes.parquet"
         outcomes.to_parquet(table, index=False)
         write_record(out, publish_evaluation(record, found.hash, table, summary, ROOT))

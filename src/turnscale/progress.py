@@ -1,18 +1,21 @@
 """Running the workflow with a progress bar for the whole and one for every job at work.
 
-The bars read what is on disk anyway: which records exist, and the last progress line of each job's log. Closing the
-terminal or pressing Ctrl-C stops Snakemake as usual; finished work is kept.
+The bars read what is on disk anyway: which records exist, and the last progress line of each job's log. Ctrl-C and
+SIGTERM stop Snakemake and its jobs, trainings with a checkpoint; finished work is kept.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -104,21 +107,19 @@ def reproduce(plan: Plan, cores: str, targets: list[str], console: Console, pack
         pack: seeds of a cell that share a process.
 
     Returns:
-        Snakemake's exit status.
+        Snakemake's exit status; as shells tell it, 130 after Ctrl-C and 143 after SIGTERM.
     """
     log = plan.root / "logs" / plan.scale.scale / plan.study.study / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     settings = [f"study={plan.study.study}", f"scale={plan.scale.scale}", f"seeds={len(plan.seeds)}"]
     settings.append(f"pack={pack}")
     command = ["snakemake", *targets, "--cores", cores, "--config", *settings]
-    with log.open("wb") as handle:
-        process = subprocess.Popen(command, cwd=plan.root, stdout=handle, stderr=subprocess.STDOUT)
-        try:
-            (_show if console.is_terminal else _tell)(plan, process, console, pack)
-        except KeyboardInterrupt:
-            console.print("Stopping: jobs at work write a checkpoint first ...")
-            process.wait()
-        status = process.wait()
+    with log.open("wb") as handle, stoppable(command, plan.root, console, stdout=handle) as running:
+        (_show if console.is_terminal else _tell)(plan, running.process, console, pack)
+    status = running.process.wait()
+    if running.stopped:
+        console.print("Stopped. The same command goes on from here.")
+        return 128 + running.stopped
     if status:
         console.print(
             f"\nThe workflow stopped with status {status}. The end of {log.relative_to(plan.root)}:\n"
@@ -127,6 +128,51 @@ def reproduce(plan: Plan, cores: str, targets: list[str], console: Console, pack
             "\n".join(log.read_text(errors="replace").splitlines()[-40:]), markup=False, highlight=False
         )
     return status
+
+
+@dataclass
+class Running:
+    """A Snakemake at work, and the signal that asked it to stop, 0 for none."""
+
+    process: subprocess.Popen[bytes]
+    stopped: int = 0
+
+
+@contextmanager
+def stoppable(
+    command: Sequence[str],
+    folder: Path,
+    console: Console,
+    *,
+    env: Mapping[str, str] | None = None,
+    stdout: IO[bytes] | None = None,
+) -> Iterator[Running]:
+    """Start Snakemake; on leaving, wait for it. SIGTERM is passed on to it, and Ctrl-C reaches it by itself.
+
+    Args:
+        command: its command line.
+        folder: where it works.
+        console: where to say that it is being stopped.
+        env: its environment; this one's if None.
+        stdout: where its output goes, errors too; to this process's own streams if None.
+    """
+    errors = None if stdout is None else subprocess.STDOUT
+    process = subprocess.Popen(command, cwd=folder, env=env, stdout=stdout, stderr=errors)
+    running = Running(process)
+
+    def stop(signum: int, frame: object) -> None:
+        running.stopped = signum
+        console.print("Stopping: trainings at work write a checkpoint first ...")
+        if signum == signal.SIGTERM:
+            process.terminate()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield running
+        process.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _show(plan: Plan, process: subprocess.Popen[bytes], console: Console, pack: int) -> None:

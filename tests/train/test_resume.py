@@ -14,7 +14,7 @@ import pytest
 
 from tests.train.setting import PROJECT, Setting
 from turnscale.errors import CheckpointError
-from turnscale.track.store import connect
+from turnscale.track.store import connect, init_tracking
 from turnscale.train import state
 from turnscale.train.loop import Trainer, train_run
 from turnscale.train.state import file_sha256
@@ -27,21 +27,23 @@ from turnscale.train import loop
 setting, work, root, pause = Setting(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
 advance = loop.Trainer.advance
 def slowly(self):
+    print("begin", self.step + 1, flush=True)
     advance(self)
     time.sleep(pause)
 loop.Trainer.advance = slowly
 loop.train_run(setting.run("mpo", steps=6), setting.base, setting.panels, setting.critic(), work,
-               checkpoint_every=1, root=root)
+               checkpoint_every=int(sys.argv[5]), root=root)
 """
 
 TIMES = {"row_tokens_per_second", "step_seconds"}
 
 
-def _start(setting: Setting, work: Path, root: Path, pause: float) -> subprocess.Popen[bytes]:
+def _start(setting: Setting, work: Path, root: Path, pause: float, every: int = 1) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(setting.root), str(work), str(root), str(pause)],
+        [sys.executable, "-c", SCRIPT, str(setting.root), str(work), str(root), str(pause), str(every)],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
 
@@ -66,8 +68,6 @@ def test_killed_run_resumes_to_the_same_bytes(setting: Setting, store: Path) -> 
 
     root = store / "elsewhere"
     work = root / "killed"
-    from turnscale.track.store import init_tracking
-
     init_tracking(root)
     process = _start(setting, work, root, pause=1.0)
     deadline = time.monotonic() + 120
@@ -88,20 +88,55 @@ def test_killed_run_resumes_to_the_same_bytes(setting: Setting, store: Path) -> 
     assert sorted(point.step for point in history) == [1, 2, 3, 4, 5, 6]
 
 
-def test_sigterm_writes_a_checkpoint_and_marks_the_run_killed(setting: Setting, store: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_writes_a_checkpoint_of_the_step_at_work_and_the_run_goes_on_from_it(
+    setting: Setting, store: Path, number: signal.Signals
+) -> None:
     setting.critic()
-    work = store / "terminated"
-    process = _start(setting, work, store, pause=0.5)
-    deadline = time.monotonic() + 120
-    while not list(work.glob("step-*")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) != 0
+    root = store / number.name
+    init_tracking(root)
+    work = root / "stopped"
+    process = _start(setting, work, root, pause=0.5, every=100)
+    assert process.stdout is not None
+    while process.stdout.readline() != b"begin 3\n":
+        assert process.poll() is None
+    assert not list(work.glob("step-*")), "only the signal makes a checkpoint"
+    process.send_signal(number)
+    assert process.wait(timeout=120) != 0
+    assert [path.name for path in work.glob("step-*")] == ["step-000003"]
     assert not (work / "final").exists()
-    client, experiment = connect(store)
+    client, experiment = connect(root)
     (stored,) = client.search_runs([experiment])
     assert stored.info.status == "KILLED"
+    assert {row.step for row in client.get_metric_history(stored.info.run_id, "reward")} == {1, 2, 3}
+    run = setting.run("mpo", steps=6)
+    record = train_run(run, setting.base, setting.panels, setting.critic(), work, root=root)
+    (stored,) = client.search_runs([experiment])
+    assert (stored.info.run_id, stored.data.tags["turnscale.resumed_at"]) == (record["run_id"], "3")
+    for metric in ("reward", "step_seconds", "val_pass_at_1"):
+        steps = [row.step for row in client.get_metric_history(record["run_id"], metric)]
+        assert len(steps) == len(set(steps)), f"{metric} has one row a step"
+
+
+def test_steps_repeated_after_a_kill_have_one_row_each(setting: Setting, store: Path) -> None:
+    """A repeated step takes another time, which the store would keep as a second row."""
+    setting.critic()
+    root = store / "repeated"
+    init_tracking(root)
+    work = root / "work"
+    process = _start(setting, work, root, pause=0.0, every=2)
+    assert process.stdout is not None
+    while process.stdout.readline() != b"begin 4\n":
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    assert max(path.name for path in work.glob("step-*")) == "step-000002"
+    run = setting.run("mpo", steps=6)
+    record = train_run(run, setting.base, setting.panels, setting.critic(), work, root=root)
+    client, _ = connect(root)
+    for metric in ("step_seconds", "row_tokens_per_second", "reward"):
+        steps = [row.step for row in client.get_metric_history(record["run_id"], metric)]
+        assert sorted(steps) == [1, 2, 3, 4, 5, 6]
 
 
 def test_same_seed_twice_is_the_same_run_and_another_seed_is_not(setting: Setting, store: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,9 +39,12 @@ def block(study: Study, scale: Scale, out: Out) -> None:
     """Train and evaluate one block of seeds of one cell, named by the path of its record."""
     from turnscale.tabular.runs import train_block
     from turnscale.track.records import write_record
+    from turnscale.workdir import only_writer
 
     plan = resolve_tabular(study, scale, seeds=TabularPlan.seeds_until(out), root=ROOT)
-    write_record(out, train_block(plan, plan.run_at(out)))
+    with only_writer(out) as made:
+        if not made:
+            write_record(out, train_block(plan, plan.run_at(out)))
 
 
 @jobs_app.command()
@@ -177,9 +179,13 @@ def show_plan(plan: TabularPlan, console: Console) -> None:
     console.print("Each job takes seconds of one core.")
 
 
-def reproduce(plan: TabularPlan, cores: str) -> int:
-    """Run the workflow of a tabular study. Returns Snakemake's exit status."""
+def reproduce(plan: TabularPlan, cores: str, console: Console) -> int:
+    """Run the workflow of a tabular study. Returns Snakemake's exit status; 130 and 143 if it was stopped."""
+    from turnscale.progress import stoppable
+
     settings = [f"study={plan.study.study}", f"scale={plan.scale.scale}", f"seeds={plan.seeds}"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     command = ["snakemake", "--cores", cores, "--config", *settings]
-    return subprocess.run(command, cwd=plan.root, env={**os.environ, "PATH": path}, check=False).returncode
+    with stoppable(command, plan.root, console, env={**os.environ, "PATH": path}) as running:
+        pass
+    return 128 + running.stopped if running.stopped else running.process.returncode

@@ -90,23 +90,23 @@ class RunLog:
             self.flush()
 
     def flush(self) -> bool:
-        """Send the buffered metrics.
+        """Send the buffered metrics, with one try, so that training waits for no store.
 
         Returns:
             Whether all were sent. If not, they stay buffered and a warning says so; training goes on.
         """
         try:
-            self._send()
+            self._send(pauses=())
         except TrackingError as error:
             self._next_flush = len(self._buffer) + BATCH
             logger.warning("%s %d metric rows are kept for the next try.", error, len(self._buffer))
             return False
         return True
 
-    def _send(self) -> None:
+    def _send(self, pauses: Sequence[float] | None = None) -> None:
         while self._buffer:
             batch = self._buffer[:BATCH]
-            insist(lambda: self._client.log_batch(self.run_id, metrics=batch), "log metrics")  # noqa: B023
+            insist(lambda: self._client.log_batch(self.run_id, metrics=batch), "log metrics", pauses)  # noqa: B023
             del self._buffer[: len(batch)]
         self._next_flush = BATCH
 

@@ -122,6 +122,8 @@ def connect(root: Path = Path()) -> tuple[MlflowClient, str]:
 def _client(root: Path) -> MlflowClient:
     # Read by MLflow when it is imported; runs are nobody else's business.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # MLflow itself would repeat a request to a server that is away for minutes, and training would wait.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 

@@ -113,12 +113,13 @@ def train_run(
                 except NumericalError:
                     _dump(trainer, work, log)
                     raise
-                finally:
-                    trainer.send(log)
                 last = step + 1 == trainer.settings.steps
                 if last or stop.requested or (step + 1) % checkpoint_every == 0:
-                    log.flush()
+                    # Kept before sent: a step that is repeated after a kill is never in the store already, where
+                    # its other wall-clock times would make a second row.
                     state.save(work, trainer.snapshot())
+                    trainer.send(log)
+                    log.flush()
                 if stop.requested and not last:
                     raise KeyboardInterrupt
         return trainer.finish(log, work, cpu_before)
@@ -554,7 +555,14 @@ def _deferred_stop() -> Iterator[_Stop]:
 
 
 def _dump(trainer: Trainer, work: Path, log: RunLog) -> None:
-    """Keep the batch on which a run failed, beside its checkpoints and in the tracking store."""
+    """Keep the batch on which a run failed, beside its checkpoints and in the tracking store.
+
+    The metrics since the last checkpoint go with it as a table, since a rerun repeats their steps.
+    """
+    unsent = pd.DataFrame(trainer.metrics[trainer.sent :], columns=["step", "metric", "value"])
+    table = work / f"failed-step-{trainer.step:06d}-metrics.csv"
+    unsent.to_csv(table, index=False, lineterminator="\n")
+    log.artifact(table, "failure")
     if trainer.last_batch is None:
         return
     batch = trainer.last_batch

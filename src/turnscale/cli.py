@@ -14,6 +14,7 @@ from rich.table import Table
 
 from turnscale import jobs
 from turnscale.errors import TurnscaleError
+from turnscale.files import STORAGE, storage_error
 from turnscale.study import Plan, resolve
 from turnscale.tabular import commands as tabular
 from turnscale.tabular.plan import is_tabular, resolve_tabular
@@ -194,22 +195,30 @@ def reproduce(
 
     Run it again after a kill, a failure, or with more seeds: finished work is kept.
     """
-    from turnscale.progress import reproduce as run
-    from turnscale.workdir import release_stale_lock
-    from turnscale.workflow import pack_size, summary_after, summary_before
+    from turnscale.workdir import alone, release_stale_lock
 
     if find_spec("snakemake") is None:
         raise ModuleNotFoundError("reproduce runs Snakemake", name="snakemake")
     if cores != "all" and not (cores.isdecimal() and int(cores) > 0):
         raise TurnscaleError(f"is '{cores}'.", key="--cores", remedy="give a number of at least 1, or 'all'.")
-    if is_tabular(study, ROOT):
-        if pack is not None:
-            raise TurnscaleError(
-                f"study {study} has no processes to share.", key="--pack", remedy="leave it out."
+    with alone(ROOT):
+        if is_tabular(study, ROOT):
+            if pack is not None:
+                raise TurnscaleError(
+                    f"study {study} has no processes to share.", key="--pack", remedy="leave it out."
+                )
+            release_stale_lock(ROOT)
+            raise typer.Exit(
+                tabular.reproduce(resolve_tabular(study, scale, seeds=seeds, root=ROOT), cores, out)
             )
-        release_stale_lock(ROOT)
-        raise typer.Exit(tabular.reproduce(resolve_tabular(study, scale, seeds=seeds, root=ROOT), cores, out))
-    resolved = resolve(study, scale, seeds=seeds, root=ROOT)
+        _reproduce(resolve(study, scale, seeds=seeds, root=ROOT), cores, pack)
+
+
+def _reproduce(resolved: Plan, cores: str, pack: int | None) -> None:
+    from turnscale.progress import reproduce as run
+    from turnscale.workdir import release_stale_lock
+    from turnscale.workflow import pack_size, summary_after, summary_before
+
     if release_stale_lock(ROOT):
         out.print("The lock of a killed workflow was removed; finished work is kept.")
     count = (os.cpu_count() or 1) if cores == "all" else int(cores)
@@ -340,4 +349,9 @@ def main() -> Any:
         raise SystemExit(2) from None
     except TurnscaleError as error:
         print("turnscale: " + " ".join(str(error).split()), file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in STORAGE:
+            raise
+        print(f"turnscale: {storage_error(error)}", file=sys.stderr)
         raise SystemExit(2) from None

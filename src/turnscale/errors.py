@@ -9,7 +9,13 @@ class TurnscaleError(Exception):
     """A problem in something the user supplied or can mend.
 
     The command line prints ``str(error)`` as one line and exits with code 2; a traceback is a bug.
+
+    Attributes:
+        reason: a few words without numbers or names, under which a run that failed by this is counted.
     """
+
+    kind = "error"
+    """The reason where none is given."""
 
     def __init__(
         self,
@@ -18,7 +24,9 @@ class TurnscaleError(Exception):
         file: str | Path | None = None,
         key: str | None = None,
         remedy: str | None = None,
+        reason: str | None = None,
     ) -> None:
+        self.reason = reason or self.kind
         self.problem = problem
         self.file = None if file is None else str(file)
         self.key = key
@@ -33,22 +41,45 @@ class TurnscaleError(Exception):
 class ConfigError(TurnscaleError):
     """A configuration file that cannot be used as written."""
 
+    kind = "configuration"
+
 
 class TaskError(TurnscaleError):
     """A task panel or benchmark file that cannot be used."""
+
+    kind = "tasks"
 
 
 class CheckpointError(TurnscaleError):
     """A model checkpoint, adapter or training checkpoint that cannot be loaded."""
 
+    kind = "checkpoint"
+
 
 class TrackingError(TurnscaleError):
     """The tracking store cannot be reached or its content does not match the records."""
+
+    kind = "tracking store"
 
 
 class DataError(TurnscaleError):
     """An outcomes, claims or results table that cannot be used."""
 
+    kind = "data"
+
 
 class NumericalError(TurnscaleError):
     """NaN or inf where a finite number is needed; the run stops rather than train on it."""
+
+    kind = "numbers"
+
+
+class StorageError(TurnscaleError):
+    """A file that cannot be written: the disk is full, read-only or broken. What was there before still is."""
+
+    kind = "disk error"
+
+
+def reason_of(error: BaseException) -> str:
+    """A few words under which a run that ended by this error is counted."""
+    return error.reason if isinstance(error, TurnscaleError) else type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from turnscale.config.hashing import digest
 from turnscale.errors import ConfigError, DataError
+from turnscale.files import read_json, write_parquet
 from turnscale.study import Run, Spec, load_scale, load_study, resolve
 from turnscale.track.records import (
     base_key,
@@ -19,6 +21,7 @@ from turnscale.track.records import (
     publish,
     publish_evaluation,
     read_record,
+    read_with_files,
     write_record,
 )
 from turnscale.workdir import only_writer
@@ -69,8 +72,7 @@ def base(spec: SpecFile, panels: PanelsFile, scale: Scale, out: Out) -> None:
     with only_writer(out) as made:
         if made:
             return
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.unlink(missing_ok=True)
+        _empty(out.parent)
         record = make_base(found.value, out.parent, load_panels(panels))
         key = base_key(scale, found.value, found.hash)
         write_record(out, publish("base", key, scale, found.value, record, out.parent, ROOT))
@@ -93,9 +95,8 @@ def critic(
     with only_writer(out) as made:
         if made:
             return
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.unlink(missing_ok=True)
-        record = warm_critic(found.value, read_record(base), load_panels(panels), seed, out.parent)
+        _empty(out.parent)
+        record = warm_critic(found.value, read_with_files(base), load_panels(panels), seed, out.parent)
         key = critic_key(scale, found.value, found.hash, seed)
         write_record(out, publish("critic", key, scale, found.value, record, out.parent, ROOT))
 
@@ -134,9 +135,9 @@ def train(
             return
         record = train_run(
             run,
-            read_record(base),
+            read_with_files(base),
             load_panels(panels),
-            None if critic is None else read_record(critic),
+            None if critic is None else read_with_files(critic),
             ROOT / "checkpoints" / run.key,
             checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
             root=ROOT,
@@ -171,7 +172,7 @@ def train_pack(
     found = read_spec(spec, "train")
     method = load_study(study, ROOT).cells[cell].method
     runs = [Run(study, scale, family, model, cell, method, number, found) for number in seed]
-    critics = [read_record(path) for path in critic] if critic else [None] * len(runs)
+    critics = [read_with_files(path) for path in critic] if critic else [None] * len(runs)
     if len(critics) != len(runs):
         raise ConfigError(
             f"got {len(runs)} seeds and {len(critics)} critics.",
@@ -185,7 +186,7 @@ def train_pack(
                 Member(run, record, ROOT / "checkpoints" / run.key)
                 for run, record in zip(runs, critics, strict=True)
             ],
-            read_record(base),
+            read_with_files(base),
             load_panels(panels),
             checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
             root=ROOT,
@@ -207,13 +208,13 @@ def evaluate(
     with only_writer(out) as made, tempfile.TemporaryDirectory() as scratch:
         if made:
             return
-        outcomes = evaluate_run(record, found, read_record(base), panels)
+        outcomes = evaluate_run(record, found, read_with_files(base), panels)
         summary = {
             f"test_{str(benchmark).replace('-', '_')}_pass_at_1": float(part["success"].mean())
             for benchmark, part in outcomes.groupby("benchmark")
         }
         table = Path(scratch) / "outcomes.parquet"
-        outcomes.to_parquet(table, index=False)
+        write_parquet(outcomes, table)
         write_record(out, publish_evaluation(record, found.hash, table, summary, ROOT))
 
 
@@ -379,6 +380,12 @@ def unlock() -> None:
         print("The lock of a killed workflow was removed; finished work is kept.")
 
 
+def _empty(folder: Path) -> None:
+    """Make way for a job that fills a folder of its own: nothing of an earlier try may be taken for its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def read_spec(path: Path, kind: str) -> Spec:
     """A specification file, checked against the hash in its name.
 
@@ -386,7 +393,7 @@ def read_spec(path: Path, kind: str) -> Spec:
         DataError: missing or not JSON.
         ConfigError: it was edited, or is of another kind.
     """
-    spec = Spec(kind, read_record(path))
+    spec = Spec(kind, read_json(path, "remove it and run the workflow again."))
     if path.name != f"{kind}-{spec.hash}.json":
         raise ConfigError(
             f"its content is that of '{kind}-{spec.hash}.json'.",

@@ -11,6 +11,7 @@ import yaml
 from turnscale.axes import AXES, TERMS
 from turnscale.conventions import advantages, compare, example_batch, per_trajectory, preset_names, side
 from turnscale.errors import ConfigError
+from turnscale.files import write_text
 from turnscale.methods import Method, list_methods, load_method
 
 commands = typer.Typer(help="Methods: rows of choices under configs/methods.", no_args_is_help=True)
@@ -113,8 +114,7 @@ def index(
     if write is None:
         typer.echo(text, nl=False)
     else:
-        write.parent.mkdir(parents=True, exist_ok=True)
-        write.write_text(text, encoding="utf-8")
+        write_text(text, write)
 
 
 def values_with_sources(method: Method) -> list[tuple[str, str, str]]:

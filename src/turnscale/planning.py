@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnscale.errors import ConfigError
+from turnscale.files import write_bytes
 from turnscale.study import Plan, ResolvedCell
 
 
@@ -171,7 +172,5 @@ def raise_seeds(path: Path, to: int) -> int:
             key="seeds",
             remedy="ask for more, or edit the file to use fewer (finished runs are kept).",
         )
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(re.sub(line, rb"\g<1>%d" % to, data, count=1))
-    temporary.replace(path)
+    write_bytes(re.sub(line, rb"\g<1>%d" % to, data, count=1), path)
     return before

@@ -9,8 +9,6 @@ value reruns exactly what depends on it.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +20,7 @@ from turnscale.config.load import config_path, read_yaml, validate
 from turnscale.config.references import check_products, method_of_cell, scales_of
 from turnscale.config.schema import MOST_SEEDS, Cell, Scale, Study, Training
 from turnscale.errors import ConfigError
+from turnscale.files import write_json
 
 
 @dataclass(frozen=True)
@@ -187,10 +186,7 @@ class Plan:
             path = self.root / self.spec_path(spec)
             if path.exists():
                 continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(spec.value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            temporary.replace(path)
+            write_json(spec.value, path)
 
     def estimate_core_seconds(self) -> float:
         """Seconds of one idle core for the whole plan, from the scale's measured costs."""

@@ -10,15 +10,35 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from turnscale.errors import TurnscaleError
+from turnscale.files import lock
 
 JOB = re.compile(rb"(?:^|[ /])turnscale (?:job (?:tabular )?([a-z-]+)|(audit))(?: |$)")
 LOCKED = {b"base", b"critic", b"train", b"train-pack", b"evaluate", b"block"}
 """Jobs that hold the lock of their record (`only_writer`); a new workflow need not wait for them to begin."""
 SHELLS = {b"sh", b"bash", b"dash"}
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep a second workflow command out of a folder while this one works; the lock ends with the process.
+
+    Raises:
+        TurnscaleError: another one is at work there.
+        StorageError: the folder cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock(folder / ".snakemake" / "turnscale.lock"))
+        except BlockingIOError as holder:
+            raise TurnscaleError(
+                f"another 'turnscale reproduce' (process {holder}) is at work in this folder.",
+                remedy="wait for it, or stop it with Ctrl-C in its terminal.",
+            ) from None
+        yield
 
 
 def release_stale_lock(folder: Path = Path(), processes: Path = Path("/proc")) -> int:
@@ -54,8 +74,8 @@ def release_stale_lock(folder: Path = Path(), processes: Path = Path("/proc")) -
                 f"a Snakemake (process {pid}) is at work in this folder.", remedy="wait for it, or stop it."
             )
     _await_outlived(folder.resolve(), processes)
-    for lock in locks:
-        lock.unlink()
+    for left in locks:
+        left.unlink()
     return len(locks)
 
 

@@ -8,9 +8,10 @@ from scipy import stats
 from turnscale.errors import DataError
 from turnscale.estimates import estimate_study, write_estimates
 from turnscale.estimates.compare import add_holm, shown_ks
-from turnscale.estimates.schema import COMPARISONS, ESTIMATES, frame, read_csv, write_csv
+from turnscale.estimates.schema import COMPARISONS, ESTIMATES, frame, read_csv
 from turnscale.estimates.scores import curve_areas
 from turnscale.estimates.series import blocks, over_seeds
+from turnscale.files import write_csv
 from turnscale.stats.question import Question
 
 MAIN = "table:mpo_main"

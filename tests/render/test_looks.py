@@ -11,7 +11,8 @@ import pytest
 from turnscale.config.declared import DeclaredPlan
 from turnscale.config.schema import Study
 from turnscale.estimates import write_estimates
-from turnscale.estimates.schema import COMPARISONS, LOOKS, read_csv, write_csv
+from turnscale.estimates.schema import COMPARISONS, LOOKS, read_csv
+from turnscale.files import write_csv
 from turnscale.render.tables import render_table
 
 CELLS = ["base", "grpo", "ppo", "mpo"]

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from turnscale.errors import ConfigError, DataError
-from turnscale.estimates.schema import COMPARISONS, read_csv, write_csv
+from turnscale.estimates.schema import COMPARISONS, read_csv
+from turnscale.files import write_csv
 from turnscale.render import render_table
 from turnscale.render.tables import COLUMNS
 

@@ -77,7 +77,8 @@ def test_a_resumed_run_is_the_same_run_and_repeated_rows_are_dropped(root: Path)
         raise RuntimeError("broken")
     (failed,) = stored(root, run)
     assert failed.info.status == "FAILED"
-    assert failed.data.tags["turnscale.reason"] == "RuntimeError: broken"
+    assert failed.data.tags["turnscale.reason"] == "RuntimeError"
+    assert failed.data.tags["turnscale.error"] == "RuntimeError: broken"
     with open_run(run, SPEC.value, {}, root) as log:
         assert log.attempt == 2
         assert log.run_id == failed.info.run_id

@@ -17,7 +17,7 @@ from turnscale.errors import CheckpointError
 from turnscale.track.store import connect, init_tracking
 from turnscale.train import state
 from turnscale.train.loop import Trainer, train_run
-from turnscale.train.state import file_sha256
+from turnscale.files import sha256
 
 SCRIPT = """
 import sys, time
@@ -55,7 +55,7 @@ def _metrics(work: Path) -> pd.DataFrame:
 
 def _same(one: Path, other: Path) -> None:
     for name in ("adapter/adapter_model.safetensors", "critic/adapter_model.safetensors"):
-        assert file_sha256(one / "final" / name) == file_sha256(other / "final" / name)
+        assert sha256(one / "final" / name) == sha256(other / "final" / name)
     pd.testing.assert_frame_equal(_metrics(one), _metrics(other), check_exact=True)
     left = pd.read_parquet(one / "final" / "critic_values.parquet")
     pd.testing.assert_frame_equal(left, pd.read_parquet(other / "final" / "critic_values.parquet"))
@@ -154,7 +154,7 @@ def test_same_seed_twice_is_the_same_run_and_another_seed_is_not(setting: Settin
     assert again == _metrics(first).to_numpy().tolist()
     other = trained("other", 1)
     adapter = "final/adapter/adapter_model.safetensors"
-    assert file_sha256(first / adapter) != file_sha256(other / adapter)
+    assert sha256(first / adapter) != sha256(other / adapter)
 
 
 def test_validating_more_often_does_not_change_what_is_learned(setting: Setting) -> None:

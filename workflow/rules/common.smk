@@ -17,9 +17,9 @@ try:
         partial=bool(config.get("partial", False)),
         pack=pack_size(PLAN, config.get("pack")),
     )
+    PLAN.write_specs()
 except TurnscaleError as error:
     raise WorkflowError(str(error)) from None
-PLAN.write_specs()
 
 RUNS = PRODUCTS.runs
 EVALUATIONS = PRODUCTS.evaluations

@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora.layer import LoraLayer, ParamWrapper
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -25,6 +25,7 @@ from turnscale.agent.chat import ChatFormat
 from turnscale.agent.checkpoint import Checkpoint
 from turnscale.agent.config import LoraSpec
 from turnscale.errors import CheckpointError
+from turnscale.files import replacing_folder, write_tensors
 
 POLICY = "policy"
 CRITIC = "critic"
@@ -159,9 +160,12 @@ def critic_parameters(agent: Agent) -> list[nn.Parameter]:
 
 
 def save_adapter(agent: Agent, directory: str | Path, which: str = POLICY) -> None:
-    """Write one adapter in peft's format (its config and safetensors), the critic's with the value head."""
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write one adapter in peft's format (its config and safetensors), the critic's with the value head.
+
+    The folder is there whole or not at all. Raises StorageError.
+    """
+    if which == CRITIC and agent.head is None:
+        raise CheckpointError("this agent has no critic", remedy="attach it with value_heads >= 1")
     config = copy.deepcopy(agent.model.peft_config[which])
     for name in (
         "target_modules",
@@ -169,15 +173,12 @@ def save_adapter(agent: Agent, directory: str | Path, which: str = POLICY) -> No
     ):  # sets, whose order would differ from process to process
         names = getattr(config, name)
         setattr(config, name, None if names is None else sorted(names))
-    config.save_pretrained(str(directory))
     state = get_peft_model_state_dict(agent.model, adapter_name=which)
-    save_file(
-        {k: v.detach().contiguous().cpu() for k, v in state.items()}, directory / "adapter_model.safetensors"
-    )
-    if which == CRITIC:
-        if agent.head is None:
-            raise CheckpointError("this agent has no critic", remedy="attach it with value_heads >= 1")
-        save_file({k: v.detach().cpu() for k, v in agent.head.state_dict().items()}, directory / HEAD_FILE)
+    with replacing_folder(Path(directory)) as folder:
+        config.save_pretrained(str(folder))
+        write_tensors(state, folder / "adapter_model.safetensors")
+        if which == CRITIC and agent.head is not None:
+            write_tensors(agent.head.state_dict(), folder / HEAD_FILE)
 
 
 def load_adapter(agent: Agent, directory: str | Path, which: str = POLICY) -> None:

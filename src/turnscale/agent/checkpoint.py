@@ -29,6 +29,7 @@ from turnscale.agent.chat import ChatFormat
 from turnscale.agent.config import ModelConfig
 from turnscale.config.load import read_yaml, validate
 from turnscale.errors import CheckpointError, ConfigError
+from turnscale.files import replacing_folder, write_text
 
 transformers_logging.disable_progress_bar()  # loading takes a moment and happens in every job
 
@@ -139,12 +140,14 @@ def word_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
 def save(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, config: ModelConfig, directory: str | Path
 ) -> None:
-    """Write the model (safetensors), the tokenizer and the ModelConfig so that ``load(directory)`` finds them."""
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    (directory / CONFIG_FILE).write_text(config.model_dump_json(indent=2) + "\n")
+    """Write the model (safetensors), the tokenizer and the ModelConfig so that ``load(directory)`` finds them.
+
+    The folder is there whole or not at all. Raises StorageError.
+    """
+    with replacing_folder(Path(directory)) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        write_text(config.model_dump_json(indent=2) + "\n", folder / CONFIG_FILE)
 
 
 def load(source: ModelConfig | str | Path) -> Checkpoint:

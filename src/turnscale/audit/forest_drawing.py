@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnscale.audit.forest import Forest, Row
 from turnscale.errors import DataError
+from turnscale.files import replacing
 from turnscale.render.text import plot as plain
 
 if TYPE_CHECKING:
@@ -194,6 +195,8 @@ def save(forest: Forest, folder: Path, stem: str) -> list[Path]:
     """Write ``<stem>.png`` and ``<stem>.pdf`` without a date inside, so that the same rows give the same bytes."""
     figure = draw(forest)
     paths = [folder / f"{stem}.png", folder / f"{stem}.pdf"]
-    figure.savefig(paths[0], dpi=DPI, metadata={"Software": None})
-    figure.savefig(paths[1], metadata={"CreationDate": None})
+    with replacing(paths[0]) as temporary:
+        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+    with replacing(paths[1]) as temporary:
+        figure.savefig(temporary, format="pdf", metadata={"CreationDate": None})
     return paths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from turnscale.audit.document import Document, to_latex, to_markdown, to_terminal
 from turnscale.errors import ConfigError, DataError
+from turnscale.files import replacing, write_text
 
 
 def is_ledger(files: Sequence[Path]) -> bool:
@@ -144,15 +146,15 @@ def make_folder(folder: Path) -> None:
 def _write(report: Document, rows: list[dict[str, Any]], value: Any, out: Path, stem: str) -> list[Path]:
     make_folder(out)
     paths = [out / f"{stem}.{suffix}" for suffix in ("md", "tex", "csv", "json")]
-    paths[0].write_text(to_markdown(report), encoding="utf-8")
-    paths[1].write_text(to_latex(report), encoding="utf-8")
-    with paths[2].open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
-        writer.writeheader()
-        writer.writerows(rows)
-    paths[3].write_text(
-        json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    body = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    for path, text in zip(
+        paths, (to_markdown(report), to_latex(report), table.getvalue(), body), strict=True
+    ):
+        write_text(text, path)
     return paths
 
 
@@ -160,11 +162,11 @@ def write_table(table: Any, path: Path) -> None:
     """Write an imported table as CSV or parquet. Raises DataError for another suffix."""
     if path.suffix not in (".csv", ".parquet"):
         raise DataError("is neither .csv nor .parquet.", file=path, key="--out", remedy="choose one of them.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".csv":
-        table.to_csv(path, index=False)
-    else:
-        table.to_parquet(path, index=False)
+    with replacing(path) as temporary:
+        if path.suffix == ".csv":
+            table.to_csv(temporary, index=False)
+        else:
+            table.to_parquet(temporary, index=False)
 
 
 def import_file(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from turnscale.config.schema import Figure, Study, Table
 from turnscale.diagnose.published import PublishedStatistic, read_published
 from turnscale.diagnose.table import IDENTITY, diagnose
 from turnscale.diagnose.values import COLUMNS
 from turnscale.errors import ConfigError
 from turnscale.estimates import read_parquet
-from turnscale.estimates.schema import write_csv
+from turnscale.files import write_csv, write_parquet
 
 STATISTICS_FILE = "critic_statistics.csv"
 TRAJECTORIES_FILE = "critic_trajectories.parquet"
@@ -49,11 +47,5 @@ def write_diagnosis(study: Study, scale: str, tables_dir: Path, root: Path) -> l
     rows, trajectories = diagnose(values, published, reference=next(iter(references), None))
     write_csv(rows.assign(study=study.study, scale=scale), tables_dir / STATISTICS_FILE)
     path = tables_dir / TRAJECTORIES_FILE
-    _write_parquet(trajectories, path)
+    write_parquet(trajectories, path)
     return [tables_dir / STATISTICS_FILE, path]
-
-
-def _write_parquet(table: pd.DataFrame, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    table.to_parquet(temporary, index=False)
-    temporary.replace(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from turnscale.envs.protocol import Family, Task
 from turnscale.errors import TaskError
+from turnscale.files import write_text
 
 FORMAT = 1
 
@@ -50,8 +50,6 @@ class Panels:
 
     def save(self, path: str | Path) -> None:
         """Write the panels as JSON, one task a line, by temporary file and rename."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         head = {"format": FORMAT, "family": self.family, "version": self.version, "hash": self.hash}
         splits = []
         for split, tasks in self.tasks.items():
@@ -59,9 +57,7 @@ class Panels:
             splits.append(f"{json.dumps(split)}: [\n{rows}\n]")
         body = ",\n".join(splits)
         text = f'{json.dumps(head)[:-1]}, "splits": {{\n{body}\n}}}}\n'
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        partial.write_text(text)
-        partial.replace(path)
+        write_text(text, Path(path))
 
     def _row(self, task: Task) -> dict[str, Any]:
         return {

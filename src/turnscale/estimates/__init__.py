@@ -5,7 +5,6 @@ The estimators are those of `turnscale.stats`; this package only decides which n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +18,9 @@ from turnscale.estimates.arm import area_row, band_rows, metric_rows
 from turnscale.estimates.compare import add_holm, cells_of, entries_of, pair_rows, products, shown_ks
 from turnscale.estimates.looks import looks_table, record, taken
 from turnscale.estimates.published import PublishedValue, published_values
-from turnscale.estimates.schema import BAND, COMPARISONS, ESTIMATES, PUBLISHED_ONLY, frame, write_csv
+from turnscale.estimates.schema import BAND, COMPARISONS, ESTIMATES, PUBLISHED_ONLY, frame
 from turnscale.estimates.scores import METRICS, OUTCOMES, ArmData, arms
+from turnscale.files import write_csv
 from turnscale.stats.passk import Metric
 from turnscale.study import Plan
 
@@ -121,10 +121,12 @@ def _tables(
 
 def code_revisions(plan: Plan) -> dict[tuple[str, str, str], str]:
     """Revisions of the code that made each cell's finished runs, sorted, from the records of the runs."""
+    from turnscale.track.records import read_record
+
     found = {}
     for cell in plan.cells:
         paths = [plan.root / plan.run_path(cell, seed) for seed in cell.seeds]
-        records = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+        records = [read_record(path) for path in paths if path.exists()]
         revisions = sorted({str(record.get("code_revision", "")) for record in records} - {""})
         found[cell.family, cell.model, cell.cell] = " ".join(revisions)
     return found

@@ -1,4 +1,4 @@
-"""Columns of the tidy tables, and writing and reading them so that the same data give the same bytes.
+"""Columns of the tidy tables and their types, and reading them.
 
 Values are fractions. Empty text fields are empty strings and absent numbers are NaN.
 """
@@ -155,16 +155,8 @@ def frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataF
     return table
 
 
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table by temporary file and replace; twelve significant digits, LF line ends, UTF-8."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    table.to_csv(temporary, index=False, float_format="%.12g", lineterminator="\n", encoding="utf-8")
-    temporary.replace(path)
-
-
 def read_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A table written by `write_csv`, with the same types.
+    """A table written by `turnscale.files.write_csv`, with the same types.
 
     Raises:
         DataError: a missing file, a missing column, or a number that is none.

@@ -127,11 +127,3 @@ def entry_of(entries: dict[str, Entry], name: str, kind: str, study: str) -> Ent
             remedy=f"choose from: {', '.join(entries)}." if entries else f"add it under '{kind}s'.",
         )
     return entries[name]
-
-
-def write_text(text: str, path: Path) -> None:
-    """Write UTF-8 text with LF line ends by temporary file and replace."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(text.encode("utf-8"))
-    temporary.replace(path)

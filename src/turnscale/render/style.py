@@ -12,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from turnscale.files import replacing
+
 PAGE = 7.2
 """Width of the text over two columns, inches."""
 DPI = 200
@@ -144,15 +146,13 @@ def faults(figure: Figure) -> list[str]:
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write ``<name>.pdf`` and ``<name>.png`` without dates or versions, by temporary file and replace."""
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for ending, metadata in (
         ("pdf", {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None}),
         ("png", {"Software": None}),
     ):
         path = folder / f"{name}.{ending}"
-        temporary = folder / f".{name}.{ending}.tmp"
-        figure.savefig(temporary, format=ending, dpi=DPI, metadata=metadata)
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format=ending, dpi=DPI, metadata=metadata)
         paths.append(path)
     return paths

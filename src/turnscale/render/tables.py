@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from turnscale.config.schema import Study, Table
-from turnscale.estimates.schema import BAND, PUBLISHED_ONLY, write_csv
+from turnscale.estimates.schema import BAND, PUBLISHED_ONLY
+from turnscale.files import write_csv, write_json, write_text
 from turnscale.render import critic
-from turnscale.render.data import Tables, entry_of, write_text
+from turnscale.render.data import Tables, entry_of
 from turnscale.render.layout import RUNS, Panel, beside, panels
 from turnscale.render.looks import sentences as plan_sentences
 from turnscale.render.text import latex, markdown
@@ -75,11 +75,7 @@ def render_table(study: Study, scale: str, name: str, tables_dir: Path, out_dir:
     write_csv(rows[columns], paths[0])
     write_text(to_markdown(table.title, caption, blocks), paths[1])
     write_text(to_latex(name, table.title, caption, blocks), paths[2])
-    write_text(
-        json.dumps(provenance(tables, name, arms, set(rows["published_source"])), indent=1, sort_keys=True)
-        + "\n",
-        paths[3],
-    )
+    write_json(provenance(tables, name, arms, set(rows["published_source"])), paths[3])
     return paths
 
 

@@ -113,7 +113,7 @@ def audit_command(
     """
     import pandas as pd
 
-    from turnscale.estimates.schema import write_csv
+    from turnscale.files import write_csv
     from turnscale.seeding import fix_threads
     from turnscale.tabular.estimators import audit
     from turnscale.tabular.plan import load_tabular_study

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
 from turnscale.errors import ConfigError
-from turnscale.estimates.schema import write_csv
+from turnscale.files import write_csv
 from turnscale.render.figures.common import finish
 from turnscale.render.style import BLACK, BLUE, GREY, LINES, ORANGE, RC, VERMILION, Look, grid, look, save
 from turnscale.tabular.plan import ON_POLICY, SCORE, TabularPlan

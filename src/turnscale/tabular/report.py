@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from turnscale.errors import ConfigError, DataError
-from turnscale.estimates.schema import ESTIMATES, read_csv, write_csv
-from turnscale.render.data import write_text
+from turnscale.estimates.schema import ESTIMATES, read_csv
+from turnscale.files import write_csv, write_json, write_text
 from turnscale.render.layout import RUNS, Panel
 from turnscale.render.tables import COLUMNS, to_latex, to_markdown
 from turnscale.render.text import MISSING, p_value, points, with_interval
@@ -117,7 +116,7 @@ def render_table(plan: TabularPlan, name: str, out_dir: Path) -> list[Path]:
     write_csv(rows, paths[0])
     write_text(to_markdown(title, caption, blocks), paths[1])
     write_text(to_latex(name, title, caption, blocks), paths[2])
-    write_text(json.dumps(provenance(results, name), indent=1, sort_keys=True) + "\n", paths[3])
+    write_json(provenance(results, name), paths[3])
     return paths
 
 

@@ -18,8 +18,9 @@ from scipy.stats import t
 
 from turnscale.audit.local import judge_local
 from turnscale.errors import DataError
-from turnscale.estimates.schema import COMPARISONS, ESTIMATES, frame, write_csv
+from turnscale.estimates.schema import COMPARISONS, ESTIMATES, frame
 from turnscale.estimates.series import over_seeds
+from turnscale.files import write_csv
 from turnscale.seeding import numpy_stream
 from turnscale.stats.multiplicity import holm
 from turnscale.stats.power import minimum_detectable

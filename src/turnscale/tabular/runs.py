@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from turnscale.errors import DataError
+from turnscale.files import write_csv, write_parquet
 from turnscale.seeding import fix_threads
 from turnscale.tabular.plan import FAMILY, MODEL, SCORE, TabularPlan, TabularRun, credits_of, method_of
 from turnscale.track.environment import code_revision, source_hash
@@ -79,10 +80,10 @@ def train_block(plan: TabularPlan, run: TabularRun) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             seeds = pd.DataFrame({"seed": list(run.seeds), **finals})
-            seeds.melt("seed", var_name="metric").to_parquet(folder / SEEDS, index=False)
+            write_parquet(seeds.melt("seed", var_name="metric"), folder / SEEDS)
             steps = pd.DataFrame({"step": np.arange(1, settings.iterations + 1), **means})
-            steps.melt("step", var_name="metric").to_parquet(folder / ITERATIONS, index=False)
-            _outcomes(run, targets, success).to_parquet(folder / OUTCOMES, index=False)
+            write_parquet(steps.melt("step", var_name="metric"), folder / ITERATIONS)
+            write_parquet(_outcomes(run, targets, success), folder / OUTCOMES)
             log.artifact(folder)
         return log.finish()
 
@@ -163,7 +164,7 @@ def audit_estimators(plan: TabularPlan) -> dict[str, Any]:
             log.metrics(int(row["turns"]), {re.sub(r"[^A-Za-z0-9_]", "_", name): float(row["value"])})
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / ESTIMATORS
-            table.to_csv(path, index=False, float_format="%.12g", lineterminator="\n")
+            write_csv(table, path)
             log.artifact(path)
         return log.finish()
 
@@ -210,16 +211,12 @@ def collect(plan: TabularPlan, *, partial: bool = False) -> None:
     if not parts[SEEDS]:
         raise DataError("no planned run is finished.", file=plan.tables_dir, remedy="run 'make reproduce'.")
     folder = plan.root / plan.tables_dir
-    folder.mkdir(parents=True, exist_ok=True)
     for name, tables in parts.items():
-        table = pd.concat(tables, ignore_index=True)
-        temporary = folder / f".{name}.tmp"
-        table.to_parquet(temporary, index=False)
-        temporary.replace(folder / name)
-    _write_csv(pd.DataFrame(list(survivors.values())), folder / "survivorship.csv")
+        write_parquet(pd.concat(tables, ignore_index=True), folder / name)
+    write_csv(pd.DataFrame(list(survivors.values())), folder / "survivorship.csv")
     record = read_record(plan.root / plan.estimators_path)
     with store.artifact(record["run_id"], ESTIMATORS, record["artifacts"][ESTIMATORS]) as path:
-        _write_csv(pd.read_csv(path).assign(run_id=record["run_id"]), folder / ESTIMATORS)
+        write_csv(pd.read_csv(path).assign(run_id=record["run_id"]), folder / ESTIMATORS)
 
 
 def _identified(table: pd.DataFrame, record: dict[str, Any]) -> pd.DataFrame:
@@ -227,12 +224,6 @@ def _identified(table: pd.DataFrame, record: dict[str, Any]) -> pd.DataFrame:
     for position, name in enumerate(names):
         table.insert(position, name, record[name])
     return table.assign(code_revision=record["code_revision"])
-
-
-def _write_csv(table: pd.DataFrame, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    table.to_csv(temporary, index=False, float_format="%.12g", lineterminator="\n", encoding="utf-8")
-    temporary.replace(path)
 
 
 def restore(plan: TabularPlan) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from turnscale.errors import DataError
+from turnscale.files import write_csv, write_parquet
 from turnscale.study import Plan, ResolvedCell
 from turnscale.track.read import Store
 from turnscale.track.records import read_record
@@ -86,13 +87,10 @@ def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:
     twice = table[table.duplicated(ATTEMPT)]
     if len(twice):
         raise DataError(f"an attempt occurs twice: {dict(twice.iloc[0][ATTEMPT])}.", file=out_dir)
-    out_dir.mkdir(parents=True, exist_ok=True)
-    _write(table, out_dir / "outcomes.parquet")
-    _write(_join(metrics, METRICS), out_dir / "metrics.parquet")
-    _write(_join(critic, CRITIC), out_dir / "critic_values.parquet")
-    temporary = out_dir / ".survivorship.tmp"
-    pd.DataFrame(survivors).to_csv(temporary, index=False, lineterminator="\n")
-    temporary.replace(out_dir / "survivorship.csv")
+    write_parquet(table, out_dir / "outcomes.parquet")
+    write_parquet(_join(metrics, METRICS), out_dir / "metrics.parquet")
+    write_parquet(_join(critic, CRITIC), out_dir / "critic_values.parquet")
+    write_csv(pd.DataFrame(survivors), out_dir / "survivorship.csv")
 
 
 def _records(
@@ -132,9 +130,3 @@ def _join(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
     if not tables:
         return pd.DataFrame(columns=[*IDENTITY, *columns])
     return pd.concat(tables, ignore_index=True)
-
-
-def _write(table: pd.DataFrame, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    table.to_parquet(temporary, index=False)
-    temporary.replace(path)

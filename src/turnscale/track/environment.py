@@ -83,9 +83,3 @@ def environment() -> dict[str, Any]:
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         }
     return record
-
-
-def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

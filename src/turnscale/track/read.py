@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from turnscale.errors import TrackingError
-from turnscale.track.environment import sha256
+from turnscale.files import replacing, sha256
 from turnscale.track.run import RECORD, insist
 from turnscale.track.store import connect, is_default, store_dir
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as StoredRun
+
+
+LOST = (
+    "restore it from a backup; or remove the record under results/ that names this run (run.json, or for outcomes "
+    "evaluation-*.json) and run the workflow again: training goes on from its checkpoint."
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class Store:
                     raise TrackingError(
                         f"run {run_id} has no artifact '{name}'.",
                         file=path,
-                        remedy="restore the tracking store from a backup, or run the job again.",
+                        remedy=LOST,
                     )
             else:
                 path = Path(
@@ -108,7 +114,7 @@ class Store:
                 raise TrackingError(
                     f"artifact '{name}' of run {run_id} is not what was logged (its SHA-256 differs).",
                     file=path,
-                    remedy="restore the tracking store from a backup, or run the job again.",
+                    remedy=LOST,
                 )
             yield path
 
@@ -145,8 +151,8 @@ class Store:
         for name, checksum in checksums.items():
             with self.artifact(run_id, name, checksum) as path:
                 place = target / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, place)
+                with replacing(place) as temporary:
+                    shutil.copyfile(path, temporary)
 
     def _local(self, run_id: str) -> Path | None:
         """Folder of the run's artifacts when they are files here, also after the project was moved."""

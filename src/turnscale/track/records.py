@@ -5,7 +5,6 @@ A record in ``results/`` and the same record in the tracking store are equal, so
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,39 +12,62 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnscale.errors import DataError
+from turnscale.errors import CheckpointError, DataError, TrackingError
+from turnscale.files import read_json, sealed, sha256, unsealed, write_json
 from turnscale.study import Plan, ResolvedCell
 from turnscale.track.environment import code_revision, source_hash
 from turnscale.track.read import Store, StoredJob
 from turnscale.track.run import RECORD, open_log, upload, upload_json
-from turnscale.track.store import connect
+from turnscale.track.store import connect, database_problems
+
+RESTORE = "'turnscale runs restore' takes it from the tracking store"
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record by temporary file and rename, so that it is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    """Write a record with a checksum of its content, whole or not at all. Raises StorageError."""
+    write_json(sealed(record), path)
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record in a file.
+    """The record in a file, without the checksum that `write_record` added.
 
     Raises:
-        DataError: missing, or not a JSON object.
+        DataError: missing, not a JSON object, or not what was written.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        return unsealed(read_json(path, f"{RESTORE}, or remove it and run the workflow again."))
+    except ValueError as error:
         raise DataError(
-            f"cannot be read ({error.strerror}).", file=path, remedy="run the workflow again."
+            f"is no record as it was written ({error}).",
+            file=path,
+            remedy=f"{RESTORE}, or remove it and run the workflow again.",
         ) from None
-    except ValueError:
-        raise DataError("is not JSON.", file=path, remedy="remove it and run the workflow again.") from None
-    if not isinstance(value, dict):
-        raise DataError("is not a record.", file=path, remedy="remove it and run the workflow again.")
-    return value
+
+
+def read_with_files(path: Path) -> dict[str, Any]:
+    """The record of a base or critic, whose files beside it were compared with its checksums.
+
+    Raises:
+        DataError: as `read_record`.
+        CheckpointError: a file is missing or not what was recorded.
+    """
+    record = read_record(path)
+    for name in _damaged(path.parent, record):
+        raise CheckpointError(
+            "is missing or not what its record says (its SHA-256 differs).",
+            file=path.parent / name,
+            remedy=f"{RESTORE}.",
+        )
+    return record
+
+
+def _damaged(folder: Path, record: Mapping[str, Any]) -> list[str]:
+    """Names of the record's files that are not in the folder as they were recorded."""
+    return [
+        name
+        for name, checksum in record["artifacts"].items()
+        if not (folder / name).is_file() or sha256(folder / name) != checksum
+    ]
 
 
 def base_key(scale: str, spec: Mapping[str, Any], digest: str) -> str:
@@ -174,7 +196,7 @@ class Restored:
 def restore(plan: Plan) -> Restored:
     """Rebuild the plan's records, and the files of its bases and critics, from the tracking store alone.
 
-    Records that are there already are left as they are.
+    What is there already and sound is left as it is; damaged records and files are replaced.
 
     Raises:
         TrackingError: the store cannot be read, or an artifact differs from what was logged.
@@ -217,7 +239,7 @@ def _restore_one(
     name: str = RECORD,
     files: bool = False,
 ) -> None:
-    if path.exists():
+    if _sound(path, files):
         done.kept += 1
     elif job is None or not job.complete:
         done.absent += 1
@@ -231,8 +253,21 @@ def _restore_one(
         done.written += 1
 
 
+def _sound(path: Path, files: bool) -> bool:
+    """Whether a record is there as it was written, with the files beside it if it has ``files``."""
+    if not path.exists():
+        return False
+    try:
+        (read_with_files if files else read_record)(path)
+    except (DataError, CheckpointError):
+        return False
+    return True
+
+
 def verify(plan: Plan) -> list[str]:
     """What differs between the records of a plan and the store, one sentence each; empty if nothing.
+
+    A damaged record, and damage in the store's own database, are differences.
 
     Raises:
         TrackingError: the store cannot be read.
@@ -241,7 +276,7 @@ def verify(plan: Plan) -> list[str]:
     every = store.all_jobs(plan.scale.scale)
     jobs = {job.key: job for job in every if not job.superseded}
     by_id = {job.run_id: job for job in every}
-    problems: list[str] = []
+    problems = database_problems(plan.root)
     known = {run.key for run in plan.runs()}
     for cell in plan.cells:
         for seed in cell.seeds:
@@ -255,7 +290,7 @@ def verify(plan: Plan) -> list[str]:
         elif mine and job.key not in known:
             problems.append(f"{job.key}: in the store, but not of the plan as it is configured now.")
         elif not job.complete:
-            reason = job.tags.get("reason") or "no reason given"
+            reason = job.tags.get("error") or job.tags.get("reason") or "no reason given"
             problems.append(f"{job.key}: {job.status} after attempt {job.attempt} ({reason}).")
         elif mine and jobs[job.key].run_id != job.run_id:
             problems.append(f"{job.key}: two runs, {jobs[job.key].run_id} and {job.run_id}.")
@@ -265,18 +300,22 @@ def verify(plan: Plan) -> list[str]:
 def _verify_run(
     path: Path, plan: Plan, cell: ResolvedCell, seed: int, store: Store, jobs: Mapping[str, StoredJob]
 ) -> list[str]:
-    from turnscale.errors import TrackingError
-
-    record = read_record(path)
+    try:
+        record = read_record(path)
+    except DataError as error:
+        return [str(error)]
     job = jobs.get(str(record.get("run_id")))
     if job is None:
         return [f"{path}: names run {record.get('run_id')}, which the store does not have."]
     checks = dict(record.get("artifacts", {}))
     evaluation = plan.root / plan.evaluation_path(cell, seed)
-    if evaluation.exists():
-        evaluated = read_record(evaluation)
-        checks[str(evaluated["outcomes"])] = str(evaluated["sha256"])
     problems = []
+    if evaluation.exists():
+        try:
+            evaluated = read_record(evaluation)
+            checks[str(evaluated["outcomes"])] = str(evaluated["sha256"])
+        except DataError as error:
+            problems.append(str(error))
     for name, checksum in checks.items():
         try:
             with store.artifact(job.run_id, name, checksum):

@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from turnscale.errors import TrackingError
+from turnscale.errors import TrackingError, reason_of
+from turnscale.files import sha256, write_json
 from turnscale.study import Run
-from turnscale.track.environment import code_revision, environment, sha256, source_hash
-from turnscale.track.store import connect
+from turnscale.track.environment import code_revision, environment, source_hash
+from turnscale.track.store import connect, refused
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -161,11 +162,12 @@ class RunLog:
         self.finished = True
         return record
 
-    def _abandon(self, status: str, reason: str) -> None:
+    def _abandon(self, status: str, reason: str, error: str = "") -> None:
         """Close the run as FAILED or KILLED; the first error matters more than one met here."""
         self.flush()
         try:
-            self.tag("reason", reason[:500])
+            self.tag("reason", reason)
+            self.tag("error", error[:500])
             insist(lambda: self._client.set_terminated(self.run_id, status), "close the run")
         except TrackingError as error:
             logger.warning("%s The run's status in the store may be stale.", error)
@@ -180,8 +182,9 @@ def open_run(
 ) -> Iterator[RunLog]:
     """The MLflow run of ``run``: created, or found by its key and resumed.
 
-    Leaving by an exception closes it as FAILED, by Ctrl-C or SIGTERM as KILLED, each with its reason as a
-    tag. Leaving without `RunLog.finish` is an error of the caller and closes it as FAILED.
+    Leaving by an exception closes it as FAILED, by Ctrl-C or SIGTERM as KILLED. The tag ``turnscale.reason`` says why
+    in a few words, under which such runs are counted, and ``turnscale.error`` in full. Leaving without
+    `RunLog.finish` is an error of the caller and closes it as FAILED.
 
     Args:
         run: which run; ``run.key`` names it in the store.
@@ -226,7 +229,8 @@ def open_log(
     log = RunLog(client, stored, attempt, record)
     with _terminable():
         try:
-            wanted |= {"turnscale.attempt": str(attempt), "turnscale.complete": "0", "turnscale.reason": ""}
+            wanted |= {"turnscale.attempt": str(attempt), "turnscale.complete": "0"}
+            wanted |= {"turnscale.reason": "", "turnscale.error": ""}
             _describe(client, stored, spec, wanted)
             yield log
             if not log.finished:
@@ -236,7 +240,7 @@ def open_log(
             raise
         except BaseException as error:
             if not log.finished:
-                log._abandon("FAILED", f"{type(error).__name__}: {error}")
+                log._abandon("FAILED", reason_of(error), f"{type(error).__name__}: {error}")
             raise
 
 
@@ -333,7 +337,7 @@ def upload_json(client: MlflowClient, run_id: str, value: Mapping[str, Any], nam
     folder, _, file = name.rpartition("/")
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / file
-        path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        write_json(value, path)
         upload(client, run_id, path, folder)
 
 
@@ -355,10 +359,10 @@ def insist(action: Callable[[], Result], what: str, pauses: Sequence[float] | No
                 "RESOURCE_DOES_NOT_EXIST",
             )
             if pause is None or useless:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                raise TrackingError(
-                    f"could not {what} in the tracking store ({reason}).",
-                    remedy="check the store, then run the same command again: finished work is kept.",
+                raise refused(
+                    f"{what} in the tracking store",
+                    error,
+                    "check the store, then run the same command again: finished work is kept.",
                 ) from error
             time.sleep(pause)
     raise AssertionError("unreachable")

@@ -26,6 +26,20 @@ EXPERIMENT = "turnscale"
 """The one MLflow experiment; study, scale, cell and seed are tags, so runs of all scales compare side by
 side."""
 
+DAMAGED = (
+    "put a backup of mlflow/mlflow.db in its place; without one, move mlflow/ away, 'make clean-results' for each "
+    "scale and run the workflow again: trainings that were finished are only logged again, from checkpoints/."
+)
+FREE = "free space on the store's disk, then run the same command again: finished work is kept."
+WRITABLE = "make the store writable for this user, then run the same command again: finished work is kept."
+
+CAUSES = (
+    (("malformed", "not a database", "disk image"), "tracking store damaged", DAMAGED),
+    (("disk is full", "disk I/O error", "No space left", "File too large", "Disk quota"), "disk full", FREE),
+    (("readonly database", "Read-only file system", "Permission denied"), "not writable", WRITABLE),
+)
+"""Words of the store's errors, the reason they stand for, and what helps."""
+
 
 def store_dir(root: Path) -> Path:
     """Absolute folder of the default store."""
@@ -133,14 +147,54 @@ def _client(root: Path) -> MlflowClient:
         raise _unusable(error) from error
 
 
+def database_problems(root: Path) -> list[str]:
+    """What SQLite finds wrong in the project's own store, a sentence each; nothing for a store of another kind.
+
+    SQLite keeps no checksums: damage that leaves its structure whole is not found here. No table is made from the
+    database, though; the numbers are in artifacts, which have checksums.
+    """
+    path = store_dir(root) / "mlflow.db"
+    if not is_default(root) or not path.exists():
+        return []
+    connection = sqlite3.connect(path, timeout=60)
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA quick_check")]
+    except sqlite3.DatabaseError as error:
+        found = [str(error)]
+    finally:
+        connection.close()
+    return [] if found == ["ok"] else [f"{path}: {line} Remedy: {DAMAGED}" for line in found]
+
+
 def _unusable(error: Exception) -> TrackingError:
-    reason = str(error).strip().splitlines()[0]
     if "out-of-date database schema" in str(error):
         return TrackingError(
             "the tracking store was made by another version of MLflow.",
             remedy="back it up, then run 'mlflow db upgrade' on it.",
         )
-    return TrackingError(
-        f"the tracking store cannot be used ({reason}).",
-        remedy="check MLFLOW_TRACKING_URI, or unset it to use the project's own store.",
+    return refused(
+        "use the tracking store",
+        error,
+        "check MLFLOW_TRACKING_URI, or unset it to use the project's own store.",
     )
+
+
+def refused(what: str, error: Exception, remedy: str) -> TrackingError:
+    """The store's error as one that says what could not be done and what helps.
+
+    Args:
+        what: such as "log metrics in the tracking store".
+        error: MLflow's or the operating system's.
+        remedy: what to do where the error names no cause that is known here.
+    """
+    text = str(error).strip() or type(error).__name__
+    reason = None
+    for marks, cause, help_ in CAUSES:
+        if any(mark in text for mark in marks):
+            reason, remedy = cause, help_
+            break
+    return TrackingError(f"could not {what} ({_first(text)}).", remedy=remedy, reason=reason)
+
+
+def _first(text: str) -> str:
+    return text.splitlines()[0]

@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
@@ -36,6 +35,7 @@ from turnscale.envs.protocol import Family
 from turnscale.envs.registry import FamilyConfig, load_family
 from turnscale.errors import NumericalError
 from turnscale.evaluate import Sampler, attempt, contexts
+from turnscale.files import replacing_folder, write_parquet, write_tensors
 from turnscale.methods import Method
 from turnscale.objective.value import explained_variance
 from turnscale.seeding import fix_threads, numpy_stream, stream_seed, torch_stream
@@ -485,15 +485,15 @@ class Trainer:
         """Write the final adapter and tables, log them and close the run."""
         self.sent = 0
         self.send(log)
-        out = work / "final"
-        save_adapter(self.agent, out / "adapter", which="policy")
-        metrics = pd.DataFrame(self.metrics, columns=["step", "metric", "value"])
-        metrics.to_parquet(out / "metrics.parquet", index=False)
-        if self.critic_optimiser is not None:
-            save_adapter(self.agent, out / "critic", which="critic")
-            rows = pd.DataFrame(self.critic_rows, columns=list(CRITIC_COLUMNS))
-            rows.to_parquet(out / "critic_values.parquet", index=False)
-        log.artifact(out)
+        with replacing_folder(work / "final") as out:
+            save_adapter(self.agent, out / "adapter", which="policy")
+            metrics = pd.DataFrame(self.metrics, columns=["step", "metric", "value"])
+            write_parquet(metrics, out / "metrics.parquet")
+            if self.critic_optimiser is not None:
+                save_adapter(self.agent, out / "critic", which="critic")
+                rows = pd.DataFrame(self.critic_rows, columns=list(CRITIC_COLUMNS))
+                write_parquet(rows, out / "critic_values.parquet")
+        log.artifact(work / "final")
         used = resource.getrusage(resource.RUSAGE_SELF)
         cost = {
             "cpu_seconds": round(used.ru_utime + used.ru_stime - cpu_before, 1),
@@ -568,6 +568,6 @@ def _dump(trainer: Trainer, work: Path, log: RunLog) -> None:
     batch = trainer.last_batch
     fields = {name: getattr(batch, name) for name in TurnBatch.__dataclass_fields__}
     path = work / f"failed-step-{trainer.step:06d}.safetensors"
-    save_file({k: v.contiguous().clone() for k, v in fields.items() if v is not None}, path)
+    write_tensors({k: v.clone() for k, v in fields.items() if v is not None}, path)
     log.artifact(path, "failure")
     log.tag("failed_step", trainer.step)

@@ -1,35 +1,34 @@
 """Training checkpoints: everything a run needs to go on bit for bit, as safetensors and JSON.
 
 A checkpoint is a folder ``step-<n>`` with ``tensors.safetensors`` (trained parameters and optimiser moments),
-``tables.jsonl`` (metrics and critic values so far) and ``state.json`` (step, random states, data cursor, checksums),
-written beside and renamed into place. The newest two are kept: a damaged newest one is reported and the one before
-it is used. The loop's own draws come from streams named by seed and step, so the global states saved here matter
-only to libraries that draw from them.
+``tables.jsonl`` (metrics and critic values so far) and ``state.json`` (step, random states, data cursor, checksums of
+the other two and of itself), written beside and renamed into place. The newest two are kept: a damaged newest one is
+reported and the one before it is used. The loop's own draws come from streams named by seed and step, so the global
+states saved here matter only to libraries that draw from them.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
 import random
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from turnscale.errors import CheckpointError
+from turnscale.files import lock, replacing_folder, sealed, sha256, unsealed, write_tensors, write_text
 
 KEPT = 2
+TENSORS, TABLES, STATE = "tensors.safetensors", "tables.jsonl", "state.json"
 
 
 @dataclass
@@ -58,35 +57,36 @@ def exclusive(directory: Path) -> Iterator[None]:
     Raises:
         CheckpointError: another process holds it (a killed workflow's trainer may still be writing).
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("a+") as handle:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            handle.seek(0)
+            stack.enter_context(lock(directory / "lock"))
+        except BlockingIOError as holder:
             raise CheckpointError(
-                f"another process is training this run (pid {handle.read().strip() or 'unknown'}).",
+                f"another process is training this run (pid {holder}).",
                 file=directory,
                 remedy="wait for it to end or stop it, then run again.",
             ) from None
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
         yield
 
 
 def save(directory: Path, snapshot: Snapshot) -> None:
-    """Write a checkpoint atomically and drop all but the newest two."""
-    target = directory / f"step-{snapshot.step:06d}"
-    temporary = directory / f".{target.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in snapshot.tensors.items()}
-    save_file(tensors, temporary / "tensors.safetensors")
-    with (temporary / "tables.jsonl").open("w", encoding="utf-8") as handle:
-        for table, rows in snapshot.rows.items():
-            for row in rows:
-                handle.write(json.dumps([table, *row]) + "\n")
+    """Write a checkpoint whole or not at all, and drop all but the newest two. The caller holds the folder's lock.
+
+    Raises:
+        StorageError: the disk does not take it; the checkpoints before are still there.
+    """
+    for abandoned in directory.glob(".step-*"):  # of a process that was killed while it wrote
+        shutil.rmtree(abandoned)
+    with replacing_folder(directory / f"step-{snapshot.step:06d}") as folder:
+        _write(folder, snapshot)
+    for old in sorted(directory.glob("step-*"))[:-KEPT]:
+        shutil.rmtree(old)
+
+
+def _write(folder: Path, snapshot: Snapshot) -> None:
+    write_tensors(snapshot.tensors, folder / TENSORS)
+    lines = [json.dumps([table, *row]) + "\n" for table, rows in snapshot.rows.items() for row in rows]
+    write_text("".join(lines), folder / TABLES)
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - libraries may draw from it
     state = {
@@ -96,16 +96,9 @@ def save(directory: Path, snapshot: Snapshot) -> None:
         "torch": _hex(torch.get_rng_state()),
         "python": [version, list(internal), gauss],
         "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
-        "sha256": {f: file_sha256(temporary / f) for f in ("tensors.safetensors", "tables.jsonl")},
+        "sha256": {name: sha256(folder / name) for name in (TENSORS, TABLES)},
     }
-    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    for path in temporary.iterdir():
-        with path.open("rb") as written:
-            os.fsync(written.fileno())
-    shutil.rmtree(target, ignore_errors=True)
-    temporary.replace(target)
-    for old in sorted(directory.glob("step-*"))[:-KEPT]:
-        shutil.rmtree(old)
+    write_text(json.dumps(sealed(state)), folder / STATE)
 
 
 def load_newest(directory: Path, spec_hash: str, device: str = "cpu") -> Snapshot | None:
@@ -118,15 +111,15 @@ def load_newest(directory: Path, spec_hash: str, device: str = "cpu") -> Snapsho
     """
     for path in sorted(directory.glob("step-*"), reverse=True):
         try:
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            state = unsealed(json.loads((path / STATE).read_text(encoding="utf-8")))
             for name, expected in state["sha256"].items():
-                if file_sha256(path / name) != expected:
+                if sha256(path / name) != expected:
                     raise CheckpointError("its bytes do not match its checksum.", file=path / name)
             if state["spec_hash"] != spec_hash:
                 raise CheckpointError("belongs to another configuration.", file=path)
-            tensors = load_file(path / "tensors.safetensors", device=device)
+            tensors = load_file(path / TENSORS, device=device)
             rows: dict[str, list[list[Any]]] = {}
-            for line in (path / "tables.jsonl").read_text(encoding="utf-8").splitlines():
+            for line in (path / TABLES).read_text(encoding="utf-8").splitlines():
                 table, *row = json.loads(line)
                 rows.setdefault(table, []).append(row)
         except (CheckpointError, OSError, ValueError, KeyError) as error:
@@ -158,15 +151,6 @@ def unpack_optimiser(optimiser: torch.optim.Optimizer, prefix: str, tensors: Map
             _, index, key = name.rsplit(".", 2)
             state.setdefault(int(index), {})[key] = value
     optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _hex(state: Tensor) -> str:

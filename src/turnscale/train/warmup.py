@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tqdm import tqdm
 
 from turnscale.agent.adapter import Agent, attach, critic_parameters, save_adapter
@@ -30,6 +30,7 @@ from turnscale.envs.panels import Panels
 from turnscale.envs.protocol import Family
 from turnscale.envs.registry import FamilyConfig, load_family
 from turnscale.errors import CheckpointError, NumericalError
+from turnscale.files import write_tensors
 from turnscale.objective.aggregate import denominators
 from turnscale.objective.value import explained_variance, squared_error
 from turnscale.seeding import fix_threads, numpy_stream, stream_seed, torch_stream
@@ -251,8 +252,7 @@ def shuffle_rewards(batches: list[TurnBatch], seed: int) -> list[TurnBatch]:
 def _save_probe(path: Path, batch: TurnBatch, shuffled: torch.Tensor) -> None:
     fields = {name: getattr(batch, name) for name in TurnBatch.__dataclass_fields__}
     tensors = {name: value for name, value in fields.items() if value is not None}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.contiguous().clone() for k, v in {**tensors, SHUFFLED: shuffled}.items()}, path)
+    write_tensors({k: v.clone() for k, v in {**tensors, SHUFFLED: shuffled}.items()}, path)
 
 
 def load_probe(path: Path) -> tuple[TurnBatch, TurnBatch]:

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from turnscale.config.schema import Figure, Study
-from turnscale.estimates.schema import write_csv
+from turnscale.files import write_csv
 from turnscale.render.data import Tables, entry_of
 from turnscale.render.figures import ablation, critic, dynamics, gains, learning, passk
 from turnscale.render.style import RC, save

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from tests.train.setting import Setting
+from turnscale.files import sha256
 from turnscale.track.store import connect, init_tracking
 from turnscale.train.loop import Trainer, train_run
 from turnscale.train.pack import Member, train_pack
-from turnscale.train.state import file_sha256
 
 SEEDS = (0, 1, 2)
 STEPS = 3
@@ -52,7 +52,7 @@ def results(member: Member) -> dict[str, Any]:
     metrics = pd.read_parquet(final / "metrics.parquet")
     kept = metrics[~metrics["metric"].isin(TIMES)].to_numpy().tolist()
     names = [name for name in ("adapter", "critic") if (final / name).exists()]
-    sums = {name: file_sha256(final / name / "adapter_model.safetensors") for name in names}
+    sums = {name: sha256(final / name / "adapter_model.safetensors") for name in names}
     values = final / "critic_values.parquet"
     rows = pd.read_parquet(values).to_numpy().tolist() if values.exists() else []
     return {"files": sums, "metrics": kept, "critic": rows}

@@ -14,10 +14,10 @@ import pytest
 
 from tests.train.setting import PROJECT, Setting
 from turnscale.errors import CheckpointError
+from turnscale.files import sha256
 from turnscale.track.store import connect, init_tracking
 from turnscale.train import state
 from turnscale.train.loop import Trainer, train_run
-from turnscale.files import sha256
 
 SCRIPT = """
 import sys, time

@@ -91,7 +91,7 @@ def scripted(
     decoder = Script(chat, lines)
     played = [Task("asking", "1", "train", index % 2) for index in range(len(lines))]
     generator = torch.Generator().manual_seed(0)
-    out = rollout(decoder, chat, Asking, played, [0] * len(lines), limits, generator, **options)  # type: ignore[arg-type]
+    out = rollout(decoder, chat, Asking, played, [0] * len(lines), limits, generator, share=False, **options)  # type: ignore[arg-type]
     return out, decoder
 
 

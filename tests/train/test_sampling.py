@@ -48,7 +48,7 @@ def played(success: list[list[bool]], reward: list[list[float]], groups: list[in
     ones = torch.ones(size, dtype=torch.long)
     return Rollouts(
         batch, names, [[n] for n in names], [[""]] * size, ones, ones, ones, Counter({"step: X": 1}),
-        row_tokens=7 * size, consumed=size, solved=int(batch.success.sum()), env_calls=2 * size,
+        row_tokens=7 * size, fed_tokens=6 * size, consumed=size, solved=int(batch.success.sum()), env_calls=2 * size,
         sampled_tokens=5 * size,
     )  # fmt: skip
 

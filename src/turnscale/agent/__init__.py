@@ -21,9 +21,9 @@ The interface the training loop uses (each name is importable from its module)::
 
     rollout.rollout(decoder, chat, make_env, tasks, seeds, limits, generator, *, temperature=1.0,
                     task_index=None, group=None, contexts=None, prefixes=None, keep_prefixes=False,
-                    compaction=0.8) -> Rollouts
+                    compaction=0.8, share=True) -> Rollouts
         Rollouts(batch: TurnBatch, prompts, turns, observations, n_turns, n_action_tokens, n_invalid, failures,
-                 row_tokens, consumed, solved, env_calls, sampled_tokens, prefixes)
+                 row_tokens, fed_tokens, consumed, solved, env_calls, sampled_tokens, prefixes)
 
     forward.action_logprobs(model, batch, adapter="policy", temperature=1.0) -> (logp [B, T], entropy [B, T])
     forward.critic_values(model, head, batch) -> [B, T], or [heads, B, T] for a head with several outputs

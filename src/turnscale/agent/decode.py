@@ -26,15 +26,18 @@ class Decoder(Protocol):
     device: torch.device
 
     def start(self, batch: int, max_len: int) -> None:
-        """Begin ``batch`` rows of at most ``max_len`` tokens with an empty cache."""
+        """Begin at most ``batch`` rows of at most ``max_len`` tokens with an empty cache."""
         ...
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Consume [B, n] long and return the float32 logits [B, V] after the last one."""
+        """Consume [B, n] long and return the float32 logits [B, V] after the last one.
+
+        The first step says how many rows there are, ``compact`` how many there are from then on.
+        """
         ...
 
     def compact(self, rows: Tensor) -> None:
-        """Keep only ``rows`` ([n] long), in that order."""
+        """Go on with ``rows`` ([n] long), in that order; one named more than once goes on as several."""
         ...
 
 
@@ -69,7 +72,7 @@ class HFDecoder:
         return self._base(tokens, **arguments).logits[:, -1].float()
 
     def compact(self, rows: Tensor) -> None:
-        """Keep only ``rows``."""
+        """Go on with ``rows``."""
         if self._cache is not None:
             self._cache.batch_select_indices(rows)
 
@@ -104,7 +107,7 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def compact(self, rows: Tensor) -> None:
-        """Keep only ``rows``."""
+        """Go on with ``rows``."""
         if self._cache is not None:
             self._cache.keep(rows)
 

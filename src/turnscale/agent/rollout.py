@@ -2,10 +2,12 @@
 
 Streaming layout: every row consumes one token per decode step, sampled or forced (the rest of its prompt or of an
 observation), so position p is cache slot p for all rows. When every unfinished row has n forced tokens pending they
-are consumed as one chunk; when fewer than a share of the rows is unfinished the finished ones are dropped.
+are consumed as one chunk; when fewer than a share of the rows is unfinished the finished ones are dropped. Rows
+whose tokens have been the same so far (the rollouts of one prompt, the branches of one prefix) are one line of the
+decoder until they differ (:mod:`turnscale.agent.lines`).
 
-The noise of (row, position) is drawn before decoding starts, so chunks and compaction cannot change what is sampled,
-and a rollout always takes the same number of draws from the generator: B x max_tokens.
+The noise of (row, position) is drawn before decoding starts, so chunks, compaction and sharing cannot change what is
+sampled, and a rollout always takes the same number of draws from the generator: B x max_tokens.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch import Tensor
 from turnscale.agent.chat import ChatFormat
 from turnscale.agent.decode import Decoder
 from turnscale.agent.episode import Episode, Prefix, told
+from turnscale.agent.lines import Lines
 from turnscale.batch import TurnBatch
 from turnscale.envs.guard import GuardedEnvironment
 from turnscale.envs.protocol import Environment, Limits, Task
@@ -41,6 +44,7 @@ class Rollouts:
         n_invalid: [B] number of turns the environment found malformed.
         failures: how often the environment itself broke down, by reason; those episodes ended with reward 0.
         row_tokens: tokens consumed by unfinished rows, prompts and observations included.
+        fed_tokens: tokens the decoder computed: fewer than ``row_tokens`` where rows were one line of it.
         consumed: episodes played to get these rows, dropped ones included.
         solved: successful episodes among them.
         env_calls: turns played by environments for them; a shared prefix counts once.
@@ -57,6 +61,7 @@ class Rollouts:
     n_invalid: Tensor
     failures: Counter[str]
     row_tokens: int
+    fed_tokens: int
     consumed: int
     solved: int
     env_calls: int
@@ -79,19 +84,23 @@ def sample(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, T
 
     Raises NumericalError on logits that are not finite.
     """
-    logp = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
-    if not bool(torch.isfinite(logp.sum())):
+    wide = logits.double()
+    if temperature not in (0, 1):
+        wide = wide / temperature
+    wide = wide - wide.amax(-1, keepdim=True)
+    levels = wide.exp().cumsum(-1)
+    total = levels[:, -1:]
+    if not bool(torch.isfinite(total.sum())):
         raise NumericalError(
             "the model's logits are not finite", remedy="lower the learning rate or use a wider dtype"
         )
     if temperature == 0:
-        tokens = logits.argmax(-1)
+        tokens = logits.argmax(-1, keepdim=True)
     else:
-        levels = logp.double().exp().cumsum(-1)
-        threshold = noise[:, None] * levels[:, -1:]
-        tokens = torch.searchsorted(levels, threshold, right=True).squeeze(-1)
+        tokens = torch.searchsorted(levels, noise[:, None] * total, right=True)
         tokens = tokens.clamp_(max=logits.shape[-1] - 1)
-    return tokens, logp.gather(-1, tokens[:, None]).squeeze(-1)
+    logp = wide.gather(-1, tokens) - total.log()
+    return tokens.squeeze(-1), logp.squeeze(-1).float()
 
 
 def rollout(
@@ -110,6 +119,7 @@ def rollout(
     prefixes: Sequence[Prefix] | None = None,
     keep_prefixes: bool = False,
     compaction: float = 0.8,
+    share: bool = True,
 ) -> Rollouts:
     """Play one episode per (task, seed) pair, all rows together.
 
@@ -130,6 +140,7 @@ def rollout(
             them closes their environments.
         compaction: finished rows are dropped when the share of unfinished rows falls below this; 0 keeps them.
             It must stay fixed within a run: another batch shape can change the last bits of a log-probability.
+        share: feed rows once whose tokens are the same so far; otherwise every row has its own line throughout.
 
     Raises TaskError when a prompt does not fit, NumericalError on non-finite logits.
     """
@@ -160,6 +171,7 @@ def rollout(
     logp = np.zeros((size, width), dtype=np.float32)
     known = np.zeros(size, dtype=np.int64)  # tokens of each row that are decided, fed or not
     spent = np.zeros(size, dtype=np.int64)  # tokens sampled in the current turn
+    begun = np.zeros(size, dtype=np.int64)  # turns before the current one
     alive = np.ones(size, dtype=bool)
     for index, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
         if prefixes is not None:
@@ -167,7 +179,7 @@ def rollout(
             start = len(shared.ids)
             ids[index, :start], mask[index, :start] = shared.ids, shared.mask
             turn[index, :start], logp[index, :start] = shared.turn, shared.logp
-            known[index] = start
+            known[index], begun[index] = start, len(shared.turns)
             continue
         if len(prompt) >= row.budget:
             raise TaskError(
@@ -194,6 +206,7 @@ def rollout(
         end = int(known[index])
         spoken = ids[index, end - count : end - 1 if complete else end]
         spent[index] = 0
+        begun[index] += 1
         if not complete and end < row.budget:
             ids[index, end] = chat.end_id
             known[index] += 1
@@ -214,28 +227,29 @@ def rollout(
 
     budget = np.array([row.budget for row in rows])
     decoder.start(size, width)
-    held = np.arange(size)  # rows the decoder holds
-    position, row_tokens = 0, 0
+    lines = Lines(size, compaction, share)
+    position, row_tokens, fed_tokens = 0, 0, 0
     while alive.any():
-        if alive[held].mean() < compaction:
-            kept = np.flatnonzero(alive[held])
-            decoder.compact(torch.from_numpy(kept).to(decoder.device))
-            held = held[kept]
-        active = held[alive[held]]
+        active = np.flatnonzero(alive)
         chunk = int(known[active].min()) - position
-        tokens = torch.from_numpy(ids[held, position : position + chunk]).to(decoder.device)
-        logits = decoder.step(tokens)
+        coming = ids[:, position : position + chunk]
+        kept = lines.arrange(active, coming)
+        if kept is not None and position:
+            decoder.compact(torch.from_numpy(kept).to(decoder.device))
+        logits = decoder.step(torch.from_numpy(coming[lines.leader]).to(decoder.device))
         position += chunk
         row_tokens += chunk * len(active)
+        fed_tokens += chunk * len(lines.leader)
         due = active[known[active] == position]
-        where = torch.from_numpy(np.searchsorted(held, due)).to(decoder.device)
         drawn, drawn_logp = sample(
-            logits[where], noise[position, torch.from_numpy(due).to(decoder.device)], temperature
+            logits[torch.from_numpy(lines.line[due]).to(decoder.device)],
+            noise[position, torch.from_numpy(due).to(decoder.device)],
+            temperature,
         )
         choice = drawn.cpu().numpy()
         ids[due, position] = choice
         mask[due, position] = True
-        turn[due, position] = [len(rows[index].turns) for index in due]
+        turn[due, position] = begun[due]
         logp[due, position] = drawn_logp.cpu().numpy()
         known[due] += 1
         spent[due] += 1
@@ -283,6 +297,7 @@ def rollout(
         n_invalid=torch.tensor([row.invalid for row in rows]),
         failures=failures,
         row_tokens=row_tokens,
+        fed_tokens=fed_tokens,
         consumed=size,
         solved=sum(row.success for row in rows),
         env_calls=sum(row.calls for row in rows),

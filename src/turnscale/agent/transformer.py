@@ -197,7 +197,7 @@ def interleave(rows: Tensor, dim: int) -> Tensor:
 
 
 class Cache:
-    """Preallocated keys and values per layer; slot = position for every row.
+    """Preallocated keys and values per layer for up to ``batch`` rows; slot = position for every row.
 
     Keys are kept transposed, [B, kv_heads, head_dim, max_len], which is the order a single query reads them in.
     """
@@ -220,15 +220,16 @@ class Cache:
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store [B, kv_heads, n, head_dim] at the current length and return all keys and values so far."""
-        end = self.length + key.shape[2]
-        self.keys[layer, :, :, :, self.length : end] = key.transpose(2, 3)
-        self.values[layer, :, :, self.length : end] = value
-        return self.keys[layer, :, :, :, :end].transpose(2, 3), self.values[layer, :, :, :end]
+        rows, end = key.shape[0], self.length + key.shape[2]
+        keys, values = self.keys[layer, :rows], self.values[layer, :rows]
+        keys[..., self.length : end] = key.transpose(2, 3)
+        values[:, :, self.length : end] = value
+        return keys[..., :end].transpose(2, 3), values[:, :, :end]
 
     def keep(self, rows: Tensor) -> None:
-        """Drop every row not in ``rows`` ([n] long)."""
-        self.keys = self.keys[:, rows]
-        self.values = self.values[:, rows]
+        """Go on with ``rows`` ([n] long, n at most the batch): what they hold moves to the first n places."""
+        for held in (self.keys[..., : self.length], self.values[..., : self.length, :]):
+            held[:, : len(rows)] = held[:, rows]
 
 
 def normalise(x: Tensor, eps: float) -> Tensor:

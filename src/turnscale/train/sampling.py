@@ -2,7 +2,7 @@
 
 Each scheme is a function from a :class:`Source` to the rollouts to train on and the new cursor, that is how many
 prompts were taken from the epochs' permutations so far. Whatever is played is counted in the rollouts' ``consumed``,
-``env_calls``, ``sampled_tokens`` and ``row_tokens``, whether it is trained on or not.
+``env_calls``, ``sampled_tokens``, ``row_tokens`` and ``fed_tokens``, whether it is trained on or not.
 
 Sources: DAPO (arXiv 2503.14476) for dynamic sampling; the grouping comparison as published for forks at every turn;
 ARPO (2507.19849, read through secondary sources, constants not found) for forks where the entropy rose.
@@ -261,6 +261,7 @@ def merge(parts: Sequence[tuple[Rollouts, Tensor]]) -> Rollouts:
         n_invalid=counted("n_invalid"),
         failures=sum((part.failures for part in every), Counter()),
         row_tokens=sum(part.row_tokens for part in every),
+        fed_tokens=sum(part.fed_tokens for part in every),
         consumed=sum(part.consumed for part in every),
         solved=sum(part.solved for part in every),
         env_calls=sum(part.env_calls for part in every),

@@ -47,9 +47,9 @@ rule base:
         "../envs/turnscale.yaml"
     threads: THREADS
     resources:
+        **GPU,
         mem_mb=MEMORY,
         runtime=MINUTES,
-        gpus=GPUS,
     shell:
         "turnscale job base --spec {input.spec:q} --panels {input.panels:q} --scale {wildcards.scale:q}"
         " --out {output:q} > {log:q} 2>&1"
@@ -73,9 +73,9 @@ rule critic:
         "../envs/turnscale.yaml"
     threads: THREADS
     resources:
+        **GPU,
         mem_mb=MEMORY,
         runtime=MINUTES,
-        gpus=GPUS,
     shell:
         "turnscale job critic --spec {input.spec:q} --base {input.base:q} --panels {input.panels:q}"
         " --scale {wildcards.scale:q} --seed {wildcards.seed} --out {output:q} > {log:q} 2>&1"

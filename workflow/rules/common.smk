@@ -33,7 +33,8 @@ GATES = str(PRODUCTS.gates)
 THREADS = PLAN.scale.threads
 MEMORY = PLAN.scale.runtime.job_memory_mb
 MINUTES = PLAN.scale.runtime.job_minutes
-GPUS = PLAN.scale.runtime.gpus
+# Left out where none is needed: an executor may read a GPU count of 0 as a wish for a GPU node.
+GPU = {"gpu": PLAN.scale.runtime.gpus} if PLAN.scale.runtime.gpus else {}
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 

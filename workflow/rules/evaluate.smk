@@ -19,9 +19,9 @@ rule evaluate:
         "../envs/turnscale.yaml"
     threads: THREADS
     resources:
+        **GPU,
         mem_mb=MEMORY,
         runtime=MINUTES,
-        gpus=GPUS,
     shell:
         "turnscale job evaluate --run {input.run:q} --spec {input.spec:q} --base {input.base:q}"
         " --panels {input.panels:q} --out {output:q} > {log:q} 2>&1"

@@ -71,9 +71,9 @@ rule train:
         "../envs/turnscale.yaml"
     threads: THREADS
     resources:
+        **GPU,
         mem_mb=MEMORY,
         runtime=MINUTES,
-        gpus=GPUS,
     params:
         critic=lambda wildcards, input: (
             f"--critic {input.critic}" if "critic" in input.keys() else ""

@@ -7,6 +7,7 @@ import hashlib
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,12 @@ def source_hash() -> str:
     return total.hexdigest()[:16]
 
 
-def environment() -> dict[str, Any]:
-    """Versions, platform and threads, as plain JSON."""
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """Versions, platform, threads and, for a job on GPUs, which GPUs, as plain JSON.
+
+    Args:
+        device: where the job's model is: ``cpu``, ``cuda``, ``cuda:1``, ...
+    """
     packages = {}
     for name in PACKAGES:
         try:
@@ -80,6 +85,34 @@ def environment() -> dict[str, Any]:
         record["torch"] = {
             "threads": torch.get_num_threads(),
             "cuda": torch.version.cuda,
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "device": device,
+            "gpus": gpus(device),
         }
     return record
+
+
+def model_device(spec: Mapping[str, Any]) -> str:
+    """Where the model of a job's specification is: that of the ``base`` which a critic's or training's names."""
+    model = spec.get("base", spec).get("model")
+    return str(model["device"]) if isinstance(model, Mapping) else "cpu"
+
+
+def gpus(device: str) -> list[dict[str, Any]]:
+    """The GPUs that a job can see, one for a job to which the scheduler lent one; none for a job on the CPU.
+
+    Returns:
+        For each: ``name``; ``uuid`` as CUDA gives it, which nvidia-smi shows after ``GPU-``; ``memory_mb``.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        return []
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return [
+        {"name": one.name, "uuid": str(one.uuid), "memory_mb": one.total_memory // 2**20} for one in found
+    ]
+
+
+def gpus_in_use() -> list[dict[str, Any]]:
+    """`gpus` of a process that has worked on one."""
+    torch = sys.modules.get("torch")
+    return gpus("cuda") if torch is not None and torch.cuda.is_initialized() else []

@@ -15,7 +15,7 @@ from typing import Any
 from turnscale.errors import CheckpointError, DataError, TrackingError
 from turnscale.files import read_json, sealed, sha256, unsealed, write_json
 from turnscale.study import Plan, ResolvedCell
-from turnscale.track.environment import code_revision, source_hash
+from turnscale.track.environment import code_revision, gpus_in_use, source_hash
 from turnscale.track.read import Store, StoredJob
 from turnscale.track.run import RECORD, open_log, upload, upload_json
 from turnscale.track.store import connect, database_problems
@@ -171,6 +171,7 @@ def publish_evaluation(
         "sha256": hashes[name],
         "summary": dict(summary),
         "code_revision": code_revision(root),
+        "gpus": [str(gpu["uuid"]) for gpu in gpus_in_use()],
     }
     start = int(insist(lambda: client.get_run(run_id), "look up the run").info.start_time)
     rows = [Metric(key, float(value), start, 0) for key, value in summary.items()]

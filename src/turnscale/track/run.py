@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from turnscale.errors import TrackingError, reason_of
 from turnscale.files import sha256, write_json
 from turnscale.study import Run
-from turnscale.track.environment import code_revision, environment, source_hash
+from turnscale.track.environment import code_revision, environment, gpus, model_device, source_hash
 from turnscale.track.store import connect, refused
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ PARAMS = 100
 PAUSES = (1.0, 4.0, 10.0)
 """Seconds between tries; SQLite itself waits 20 s for its lock within each."""
 METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+GPU_TAG = "turnscale.gpus"
 RECORD = "record.json"
 """The artifact from which a run's record is rebuilt when ``results/`` is gone."""
 
@@ -231,6 +232,7 @@ def open_log(
         try:
             wanted |= {"turnscale.attempt": str(attempt), "turnscale.complete": "0"}
             wanted |= {"turnscale.reason": "", "turnscale.error": ""}
+            wanted |= _gpu_tag(stored, spec)
             _describe(client, stored, spec, wanted)
             yield log
             if not log.finished:
@@ -242,6 +244,14 @@ def open_log(
             if not log.finished:
                 log._abandon("FAILED", reason_of(error), f"{type(error).__name__}: {error}")
             raise
+
+
+def _gpu_tag(stored: StoredRun, spec: Mapping[str, Any]) -> dict[str, str]:
+    """UUIDs of the GPUs of this and earlier attempts, each once, so that a faulty one can be traced."""
+    earlier = stored.data.tags.get(GPU_TAG, "").split()
+    here = [str(gpu["uuid"]) for gpu in gpus(model_device(spec))]
+    every = list(dict.fromkeys([*earlier, *here]))
+    return {GPU_TAG: " ".join(every)} if every else {}
 
 
 def _find_or_create(client: MlflowClient, experiment: str, key: str, name: str) -> tuple[StoredRun, int]:
@@ -289,7 +299,7 @@ def _describe(
             "log the configuration",
         )
     upload_json(client, run_id, spec, "config.json")
-    upload_json(client, run_id, environment(), "environment.json")
+    upload_json(client, run_id, environment(model_device(spec)), "environment.json")
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -21,7 +21,7 @@ SNAKEMAKE = snakemake --cores $(CORES)
 SELECT = --study $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan reproduce tables figures restore ui test test-slow smoke lint format bench clean-results
+.PHONY: help setup plan reproduce tables figures restore ui test test-slow test-slurm smoke lint format bench clean-results
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,11 @@ test: $(STAMP) ## all tests but the slow ones, with the whole workflow at scale 
 
 test-slow: $(STAMP) ## the slow tests
 	pytest -m slow
+
+test-slurm: $(STAMP) ## the workflow on several machines: through a Slurm of its own here (as root it may install Debian's), and shared
+	tests/slurm/install.sh
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[slurm]' --no-build-isolation
+	pytest tests/slurm
 
 smoke: $(STAMP) ## the whole workflow at scale smoke, in this folder
 	@$(MAKE) --no-print-directory reproduce SCALE=smoke

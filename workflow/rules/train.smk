@@ -36,9 +36,9 @@ rule train_pack:
         "../envs/turnscale.yaml"
     threads: THREADS
     resources:
+        **GPU,
         mem_mb=MEMORY,
         runtime=MINUTES * PRODUCTS.pack,
-        gpus=GPUS,
     params:
         seeds=lambda wildcards: [
             f"--seed {seed}" for seed in PRODUCTS.packed(wildcards)

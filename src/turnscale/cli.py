@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib.util import find_spec
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from turnscale import jobs
+from turnscale.config.load import config_path
+from turnscale.config.references import few_attempts
 from turnscale.errors import TurnscaleError
 from turnscale.files import STORAGE, storage_error
 from turnscale.study import Plan, resolve
@@ -48,7 +52,7 @@ runs_app = typer.Typer(no_args_is_help=True, help="Runs in the tracking store.")
 ROOT = Path()
 TRAINING = {"torch", "transformers", "peft", "safetensors", "bm25s", "mlflow", "snakemake"}
 """Packages of the extra ``train``: plans and audits do without them."""
-out = Console()
+out = Console(markup=False, emoji=False)  # what is printed is the user's text
 
 StudyArgument = Annotated[str, typer.Argument(help="Study: a file name in configs/studies.")]
 StudyOption = Annotated[str, typer.Option(help="Study: a file name in configs/studies.")]
@@ -76,6 +80,8 @@ def plan(
         return
     resolved = resolve(study, scale, seeds=seeds, root=ROOT)
     _show_cells(resolved)
+    for warning in few_attempts(resolved.study, resolved.scale):
+        out.print(warning)
     _show_time(resolved, cores)
     _show_power(resolved, sd)
     _show_declared(resolved, sd, gap)
@@ -85,9 +91,12 @@ def _show_cells(resolved: Plan) -> None:
     from turnscale.planning import status
 
     title = f"{resolved.study.study} at scale {resolved.scale.scale}: {resolved.scale.description}"
-    table = Table("family", "model", "cell", "method", "hash", "seeds", "trained", "evaluated", title=title)
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("family", "model", "cell", "method"):
+        table.add_column(name, overflow="fold")  # a narrow terminal gets more lines, never half a name
+    table.add_column("hash", no_wrap=True)
     for name in ("seeds", "trained", "evaluated"):
-        table.columns[[str(column.header) for column in table.columns].index(name)].justify = "right"
+        table.add_column(name, justify="right", no_wrap=True)
     progress = status(resolved)
     for row in progress:
         cell = row.cell
@@ -129,10 +138,12 @@ def _show_power(resolved: Plan, assumed: float) -> None:
         return
     sd, origin = _across_seed_sd(resolved, assumed)
     table = Table(
-        "table",
-        "comparison",
-        "seeds",
-        "smallest difference found",
+        *(
+            Column(name, overflow="fold")
+            for name in ("table", "comparison", "seeds", "smallest difference found")
+        ),
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
         title=f"Across-seed sd {sd * 100:.1f} points ({origin})",
     )
     for name, cell, reference in pairs:
@@ -240,8 +251,18 @@ def seeds_add(
     """Raise the number of seeds of a scale, in its file; finished runs stay and only new seeds will run."""
     from turnscale.planning import raise_seeds, remaining_costs
 
+    path = config_path("scales", scale, ROOT)
+    if is_tabular(study, ROOT):
+        resolve_tabular(study, scale, seeds=to, root=ROOT)
+        before = raise_seeds(path, to)
+        plan = resolve_tabular(study, scale, root=ROOT)
+        missing = sum(not (plan.root / run.path).exists() for run in plan.runs)
+        command = f"make reproduce STUDY={study} SCALE={scale}"
+        out.print(
+            f"{path}: seeds {before} -> {to}. {missing} blocks of seeds are now missing; '{command}' trains them."
+        )
+        return
     resolve(study, scale, seeds=to, root=ROOT)
-    path = ROOT / "configs" / "scales" / f"{scale}.yaml"
     before = raise_seeds(path, to)
     resolved = resolve(study, scale, root=ROOT)
     new = sum(name.name == "run.json" for name in remaining_costs(resolved))
@@ -334,8 +355,16 @@ def _register() -> None:
 _register()
 
 
+def _one_line(text: str) -> str:
+    """Text on one line, without anything that would steer a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split()))
+
+
 def main() -> Any:
     """Entry point: a problem of the user's is one line on stderr and exit code 2, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text that can be printed
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except ModuleNotFoundError as error:
@@ -348,7 +377,7 @@ def main() -> Any:
         )
         raise SystemExit(2) from None
     except TurnscaleError as error:
-        print("turnscale: " + " ".join(str(error).split()), file=sys.stderr)
+        print("turnscale: " + _one_line(str(error)), file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:
         if error.errno not in STORAGE:

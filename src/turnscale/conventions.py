@@ -163,7 +163,7 @@ def side(name: str, directory: Path | None = None) -> Side:
         method = load_method(name, directory=directory)
         return Side(name, method, conventions(method))
     raise ConfigError(
-        f"{name!r} is neither a method nor a preset",
+        f"{name!r} is neither a method nor a preset.",
         key="name",
         remedy=f"presets: {preset_names()}; for methods see `turnscale methods list`.",
     )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from turnscale.masking import masked
+
 
 class TurnscaleError(Exception):
     """A problem in something the user supplied or can mend.
 
-    The command line prints ``str(error)`` as one line and exits with code 2; a traceback is a bug.
+    The command line prints ``str(error)`` as one line and exits with code 2; a traceback is a bug. Passwords and
+    tokens in any part are masked.
 
     Attributes:
         reason: a few words without numbers or names, under which a run that failed by this is counted.
@@ -27,10 +30,10 @@ class TurnscaleError(Exception):
         reason: str | None = None,
     ) -> None:
         self.reason = reason or self.kind
-        self.problem = problem
-        self.file = None if file is None else str(file)
-        self.key = key
-        self.remedy = remedy
+        self.problem = problem = masked(problem)
+        self.file = None if file is None else masked(str(file))
+        self.key = key = None if key is None else masked(key)
+        self.remedy = remedy = None if remedy is None else masked(remedy)
         where = ": ".join(part for part in (self.file, self.key) if part)
         text = f"{where}: {problem}" if where else problem
         if remedy:

@@ -6,10 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from turnscale.axes import AXES, TERMS
-from turnscale.conventions import advantages, compare, example_batch, per_trajectory, preset_names, side
+from turnscale.config.parse import ParseError, parse_yaml
+from turnscale.conventions import (
+    Difference,
+    advantages,
+    compare,
+    example_batch,
+    per_trajectory,
+    preset_names,
+    side,
+)
 from turnscale.errors import ConfigError
 from turnscale.files import write_text
 from turnscale.methods import Method, list_methods, load_method
@@ -34,9 +42,12 @@ def parse_overrides(pairs: list[str]) -> dict[str, object]:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(
-                f"expected key=value, got {pair!r}", key="--set", remedy="--set credit.beta=0.5"
+                f"expected key=value, got {pair!r}.", key="--set", remedy="write --set credit.beta=0.5."
             )
-        out[key] = yaml.safe_load(value)
+        try:
+            out[key] = parse_yaml(value)
+        except ParseError as error:
+            raise ConfigError(error.problem, key=f"--set {key}", remedy=error.remedy) from None
     return out
 
 
@@ -50,7 +61,7 @@ def parse_groups(text: str) -> list[list[float]]:
         return [[float(reward) for reward in group.split(",")] for group in text.split(";")]
     except ValueError as error:
         raise ConfigError(
-            f"cannot read rewards from {text!r}", key="--rewards", remedy="write groups like '0,1;1'."
+            f"cannot read rewards from {text!r}.", key="--rewards", remedy="write groups like '0,1;1'."
         ) from error
 
 
@@ -102,6 +113,14 @@ def diff(
     movers = [d for d in differences if d.effect]
     if movers:
         typer.echo(f"explained first by {movers[0].key}: {movers[0].a} against {movers[0].b}")
+    elif differences:
+        typer.echo(f"the advantages agree; the difference is in {_places(differences)}")
+
+
+def _places(differences: list[Difference]) -> str:
+    """The axes and sections in which methods differ, in words: "the ratio and the aggregation"."""
+    names = list(dict.fromkeys(f"the {difference.key.partition('.')[0]}" for difference in differences))
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 @commands.command()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -169,7 +170,9 @@ def interval_text(name: str, row: Mapping[Any, Any]) -> str:
 def show_plan(plan: TabularPlan, console: Console) -> None:
     """What a tabular study at a scale consists of and what is done."""
     title = f"{plan.study.study} at scale {plan.scale.scale}: {plan.scale.description}"
-    grid = Table("cell", "method", "task", "hash", "seeds", "done", title=title)
+    grid = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("cell", "method", "task", "hash", "seeds", "done"):
+        grid.add_column(name, overflow="fold")
     for run in plan.runs:
         done = (plan.root / run.path).exists()
         grid.add_row(run.cell, run.method, run.benchmark, run.hash, run.block, "yes" if done else "no")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnscale.errors import TrackingError, reason_of
 from turnscale.files import sha256, write_json
+from turnscale.masking import masked
 from turnscale.study import Run
 from turnscale.track.environment import code_revision, environment, gpus, model_device, source_hash
 from turnscale.track.store import connect, refused
@@ -168,7 +169,7 @@ class RunLog:
         self.flush()
         try:
             self.tag("reason", reason)
-            self.tag("error", error[:500])
+            self.tag("error", masked(error)[:500])
             insist(lambda: self._client.set_terminated(self.run_id, status), "close the run")
         except TrackingError as error:
             logger.warning("%s The run's status in the store may be stale.", error)

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnscale.errors import TrackingError
+from turnscale.track.address import check_address
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+LONGEST = 200
+"""Characters of the store's own words that an error repeats."""
 EXPERIMENT = "turnscale"
 """The one MLflow experiment; study, scale, cell and seed are tags, so runs of all scales compare side by
 side."""
@@ -99,7 +102,7 @@ def _create(root: Path, artifacts: str | None) -> dict[str, Any]:
         else:
             identity = found.experiment_id
     except MlflowException as error:
-        raise _unusable(error) from error
+        raise _unusable(error) from None
     return {
         "experiment": EXPERIMENT,
         "experiment_id": identity,
@@ -125,7 +128,7 @@ def connect(root: Path = Path()) -> tuple[MlflowClient, str]:
     try:
         experiment = client.get_experiment_by_name(EXPERIMENT)
     except MlflowException as error:
-        raise _unusable(error) from error
+        raise _unusable(error) from None
     if experiment is None:
         raise TrackingError(
             f"the tracking store has no experiment '{EXPERIMENT}'.", remedy="run 'turnscale job tracking'."
@@ -138,13 +141,14 @@ def _client(root: Path) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # MLflow itself would repeat a request to a server that is away for minutes, and training would wait.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    check_address(tracking_uri(root))
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
     try:
         return MlflowClient(tracking_uri=tracking_uri(root))
-    except MlflowException as error:
-        raise _unusable(error) from error
+    except (MlflowException, OSError, ImportError) as error:
+        raise _unusable(error) from None  # the cause's own text may hold the address with its password
 
 
 def database_problems(root: Path) -> list[str]:
@@ -197,4 +201,5 @@ def refused(what: str, error: Exception, remedy: str) -> TrackingError:
 
 
 def _first(text: str) -> str:
-    return text.splitlines()[0]
+    first = text.splitlines()[0]
+    return first if len(first) <= LONGEST else f"{first[: LONGEST - 1]}…"

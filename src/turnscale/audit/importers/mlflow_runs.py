@@ -12,6 +12,7 @@ import pandas as pd
 from turnscale.audit.importers.common import Imported
 from turnscale.audit.table import check_outcomes, check_scores, read_table
 from turnscale.errors import TrackingError
+from turnscale.track.address import check_address
 
 
 def read_mlflow(
@@ -57,11 +58,12 @@ def read_mlflow(
 
 
 def _runs(tracking_uri: str, experiment: str) -> list[Any]:
+    check_address(tracking_uri, "file")
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    client = mlflow.MlflowClient(tracking_uri=tracking_uri)
     try:
+        client = mlflow.MlflowClient(tracking_uri=tracking_uri)
         found = client.get_experiment_by_name(experiment)
         if found is None:
             names = ", ".join(sorted(e.name for e in client.search_experiments()))
@@ -76,10 +78,10 @@ def _runs(tracking_uri: str, experiment: str) -> list[Any]:
             token = page.token
             if not token:
                 return runs
-    except MlflowException as problem:
-        words = str(problem).splitlines()[0][:160]
+    except (MlflowException, OSError, ImportError) as problem:
+        words = (str(problem).strip() or type(problem).__name__).splitlines()[0][:160]
         raise TrackingError(
-            f"the store cannot be read: {words}.", key=tracking_uri, remedy="check the tracking URI."
+            f"the store cannot be read: {words}.", key="file", remedy="check the tracking URI."
         ) from None
 
 

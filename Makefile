@@ -21,7 +21,7 @@ SNAKEMAKE = snakemake --cores $(CORES)
 SELECT = --study $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan reproduce tables figures restore ui test test-slow test-slurm smoke lint format bench clean-results
+.PHONY: help setup plan reproduce tables figures restore ui test test-slow test-chaos test-slurm smoke lint format bench clean-results
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ test: $(STAMP) ## all tests but the slow ones, with the whole workflow at scale 
 
 test-slow: $(STAMP) ## the slow tests
 	pytest -m slow
+
+test-chaos: $(STAMP) ## kill trainers, evaluators, Snakemake and the tracking server at random points; nothing may be lost
+	python -m tests.chaos.campaign $(if $(SUMMARY),--summary $(SUMMARY))
 
 test-slurm: $(STAMP) ## the workflow on several machines: through a Slurm of its own here (as root it may install Debian's), and shared
 	tests/slurm/install.sh

@@ -1,11 +1,14 @@
-"""Trainer-side log-probabilities and values: one right-padded forward, read at action positions only.
+"""Trainer-side log-probabilities and values: a right-padded forward, read at action positions only.
 
 The hidden state at position p - 1 gives both the distribution of token p and the critic's value of the prefix
 before it, so only action tokens reach the output matrix. Attention is causal and padding is on the right, so no
-attention mask is needed.
+attention mask is needed. Rows of similar lengths go through the model together, so that little padding does.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from peft import PeftModel
@@ -16,6 +19,11 @@ from turnscale.agent import transformer
 from turnscale.agent.adapter import CRITIC, ValueHead, activate, base_model, base_only, effective_weights
 from turnscale.batch import TurnBatch
 from turnscale.errors import CheckpointError
+
+# Tokens, padding included, that go through the model at once. On a CPU so few that their activations stay in its
+# cache. None is the plain path: all rows at once, padded to the longest.
+GROUP_TOKENS: dict[str, int] | None = {"cpu": 1024}
+ELSEWHERE = 16_384
 
 # Configuration keys of models whose logits are not simply head(hidden).
 LOGIT_CHANGES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -33,17 +41,17 @@ def action_logprobs(
     scored at 1 as the sampler does). Differentiable in the adapter; the entropy is detached. ``adapter`` None
     scores with the frozen base.
     """
-    hidden, network = _action_hidden(model, batch, adapter)
+    hidden, where, network = _action_hidden(model, batch, adapter)
     if network is None:
         scores = base_model(model).get_output_embeddings()(hidden).float()
     else:
         scores = transformer.logits(network, hidden)
     logp_all = torch.log_softmax(scores / (temperature or 1.0), dim=-1)
-    tokens = batch.ids[:, 1:][batch.action_mask[:, 1:]]
+    tokens = batch.ids.flatten()[where]
     logp = logp_all.gather(-1, tokens[:, None]).squeeze(-1)
     detached = logp_all.detach()
     entropy = -(detached.exp() * detached).sum(-1)
-    return _scatter(batch, logp), _scatter(batch, entropy)
+    return _scatter(batch, where, logp), _scatter(batch, where, entropy)
 
 
 def critic_values(model: PeftModel, head: ValueHead, batch: TurnBatch) -> Tensor:
@@ -51,36 +59,34 @@ def critic_values(model: PeftModel, head: ValueHead, batch: TurnBatch) -> Tensor
 
     A head with several outputs gives [outputs, B, T]. Differentiable in the critic's adapter and the head.
     """
-    hidden, network = _action_hidden(model, batch, CRITIC)
+    hidden, where, network = _action_hidden(model, batch, CRITIC)
     if network is not None:
         hidden = hidden * network.final_gain
-    values = [_scatter(batch, column) for column in head(hidden).unbind(-1)]
+    values = [_scatter(batch, where, column) for column in head(hidden).unbind(-1)]
     return values[0] if head.outputs == 1 else torch.stack(values)
 
 
 def _action_hidden(
     model: PreTrainedModel | PeftModel, batch: TurnBatch, adapter: str | None
-) -> tuple[Tensor, transformer.Network | None]:
-    """[N, H] hidden states before the N action tokens in row-major order, and the network if it was fused."""
-    before = batch.action_mask[:, 1:]
-    ids = batch.ids[:, :-1]
+) -> tuple[Tensor, Tensor, transformer.Network | None]:
+    """Hidden states [N, H] before the N action tokens, their places in the flat batch, and the network if fused."""
     if transformer.worthwhile(model.config):
         weights = effective_weights(model, adapter)
-        network = transformer.build(transformer.shape_of(model.config), weights, ids.shape[1])
-        return transformer.hidden_states(network, ids)[before], network
+        network = transformer.build(transformer.shape_of(model.config), weights, batch.ids.shape[1])
+        return *_read(partial(transformer.hidden_states, network), batch), network
     changed = [key for key in LOGIT_CHANGES if getattr(model.config, key, None) not in (None, 1, 1.0)]
     if changed:
         raise CheckpointError(
             f"the model rescales its logits ({changed[0]}), which gathered log-probabilities do not reproduce",
             remedy="use a model whose logits are the output matrix times the hidden state",
         )
-    backbone = base_model(model).base_model
+    run = partial(_run, base_model(model).base_model)
     if isinstance(model, PeftModel) and adapter is None:
         with base_only(model):
-            return _run(backbone, ids)[before], None
+            return *_read(run, batch), None
     if isinstance(model, PeftModel) and adapter is not None:
         activate(model, adapter)
-    return _run(backbone, ids)[before], None
+    return *_read(run, batch), None
 
 
 def _run(backbone: torch.nn.Module, ids: Tensor) -> Tensor:
@@ -88,7 +94,42 @@ def _run(backbone: torch.nn.Module, ids: Tensor) -> Tensor:
     return hidden
 
 
-def _scatter(batch: TurnBatch, values: Tensor) -> Tensor:
-    """[N] values of the action tokens in row-major order -> [B, T] with 0 elsewhere."""
-    full = torch.zeros(batch.ids.shape, dtype=torch.float32, device=values.device)
-    return full.masked_scatter(batch.action_mask, values.float())
+def _read(run: Callable[[Tensor], Tensor], batch: TurnBatch) -> tuple[Tensor, Tensor]:
+    """[N, H] hidden states before the action tokens, group after group, and [N] the tokens' places in the batch."""
+    width = batch.ids.shape[1]
+    places = torch.arange(batch.ids.numel(), device=batch.ids.device).view(batch.ids.shape)
+    hidden, where = [], []
+    for rows in alike(batch.length, _most(batch)):
+        longest = min(max(int(batch.length[rows].max()), 2), width)
+        actions = batch.action_mask[rows, 1:longest]
+        hidden.append(run(batch.ids[rows, : longest - 1])[actions])
+        where.append(places[rows, 1:longest][actions])
+    return torch.cat(hidden), torch.cat(where)
+
+
+def _most(batch: TurnBatch) -> int:
+    if GROUP_TOKENS is None:
+        return batch.size * batch.ids.shape[1]
+    return GROUP_TOKENS.get(batch.ids.device.type, ELSEWHERE)
+
+
+def alike(length: Tensor, most: int) -> list[Tensor]:
+    """Indices of rows in groups of similar ``length`` ([B]), longest first, none above ``most`` padded tokens.
+
+    A row longer than that is a group of its own.
+    """
+    groups: list[list[int]] = []
+    width = 0
+    order = length.argsort(descending=True, stable=True)
+    for row, tokens in zip(order.tolist(), length[order].tolist(), strict=True):
+        if not groups or (len(groups[-1]) + 1) * width > most:
+            groups.append([])
+            width = tokens
+        groups[-1].append(row)
+    return [torch.tensor(group, device=length.device) for group in groups]
+
+
+def _scatter(batch: TurnBatch, where: Tensor, values: Tensor) -> Tensor:
+    """[N] values of the action tokens at the places ``where`` -> [B, T] with 0 elsewhere."""
+    full = torch.zeros(batch.ids.numel(), dtype=torch.float32, device=values.device)
+    return full.index_copy(0, where, values.float()).view(batch.ids.shape)

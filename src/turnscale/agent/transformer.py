@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from turnscale.agent.kernels import normalise, swiglu
+
 # Up to this width effective weights W + s B A are cheaper than separate adapter matrices: the full weight gradient
 # costs less than many small operations, and copies of the weights do not matter.
 FUSED_WIDTH = 512
@@ -106,8 +108,8 @@ class Layer:
         """The residual stream ``x`` [N, H] plus the feed-forward part of ``inner``, dense or of experts."""
         if self.router is not None:
             return x + mixture(inner, self, shape)
-        gate, up = F.linear(inner, self.gate_up, self.gate_up_bias).chunk(2, -1)
-        return added(x, F.silu(gate) * up, self.down, self.down_bias)
+        both = F.linear(inner, self.gate_up, self.gate_up_bias)
+        return added(x, swiglu(both), self.down, self.down_bias)
 
 
 @dataclass(frozen=True)
@@ -232,17 +234,6 @@ class Cache:
             held[:, : len(rows)] = held[:, rows]
 
 
-def normalise(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(sum of squares + H eps) over the last dimension (H), in float32 inside.
-
-    This is the root-mean-square norm over sqrt(H); that factor and the gain are in the matrix that follows. The
-    library's rms_norm takes twice as long on small rows.
-    """
-    wide = x.float()
-    size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    return (wide / torch.hypot(size, size.new_tensor((x.shape[-1] * eps) ** 0.5))).to(x.dtype)
-
-
 def hidden_states(network: Network, ids: Tensor, cache: Cache | None = None) -> Tensor:
     """[B, n] long -> [B, n, H]: the normalised hidden states (without the final gain) of ``ids``.
 
@@ -316,8 +307,8 @@ def mixture(x: Tensor, layer: Layer, shape: Shape) -> Tensor:
     for expert in range(layer.router.shape[0]):
         token, slot = (chosen == expert).nonzero(as_tuple=True)
         if len(token):
-            gate, up = F.linear(x[token], layer.gate_up[expert]).chunk(2, -1)
-            out = F.linear(F.silu(gate) * up, layer.down[expert]) * share[token, slot, None]
+            inner = swiglu(F.linear(x[token], layer.gate_up[expert]))
+            out = F.linear(inner, layer.down[expert]) * share[token, slot, None]
             result = result.index_add(0, token, out)
     return result
 

@@ -1,7 +1,8 @@
 """One update of the policy and of the critic from one batch: epochs, minibatches, micro-batches.
 
 A minibatch is one optimiser step. Micro-batches only bound memory: the denominators are counted over the minibatch,
-so its loss and gradient do not depend on how it is split.
+so its loss and gradient do not depend on how it is split. They are of rows of similar lengths, which are padded
+least.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def update_policy(
         optimiser.zero_grad(set_to_none=True)
         parts: list[dict[str, float]] = []
         entropy = 0.0
-        for chosen in rows.split(settings.micro_batch):
+        for chosen in microbatches(rows, batch.length, settings.micro_batch):
             micro = batch.rows(chosen)
             width = micro.ids.shape[1]
             logp, spread = action_logprobs(agent.model, micro, "policy", settings.temperature)
@@ -111,7 +112,7 @@ def update_critic(
         counts = denominators(batch.rows(rows))
         optimiser.zero_grad(set_to_none=True)
         parts: list[dict[str, float]] = []
-        for chosen in rows.split(settings.micro_batch):
+        for chosen in microbatches(rows, batch.length, settings.micro_batch):
             micro = batch.rows(chosen)
             heads = read_heads(agent, micro)
             targets = credit_rows(credit, chosen, micro.ids.shape[1])
@@ -130,6 +131,11 @@ def minibatches(size: int, epochs: int, count: int, generator: torch.Generator) 
     for _ in range(epochs):
         order = torch.randperm(size, generator=generator)
         yield from order.tensor_split(min(count, size))
+
+
+def microbatches(rows: Tensor, length: Tensor, size: int) -> tuple[Tensor, ...]:
+    """The rows of a minibatch, longest first, in pieces of ``size``; ``length`` [B] is of the whole batch."""
+    return rows[length[rows].argsort(descending=True, stable=True)].split(size)
 
 
 def credit_rows(credit: Credit, rows: Tensor, width: int) -> Credit:

@@ -109,6 +109,31 @@ def test_a_second_run_of_one_key_is_superseded(root: Path) -> None:
     first, second = sorted(stored(root, run), key=lambda found: found.info.start_time)
     assert log.run_id == first.info.run_id
     assert second.data.tags["turnscale.superseded"] == first.info.run_id
+    assert second.info.status == "KILLED", "nothing is left open"
+
+
+def test_a_run_that_was_made_but_not_answered_for_is_not_made_twice(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.setattr(run_module, "PAUSES", (0.0, 0.0, 0.0))
+    run = arm("unanswered")
+    create = MlflowClient.create_run
+    calls = []
+
+    def cut_off(*arguments: Any, **named: Any) -> Any:
+        made = create(*arguments, **named)
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("connection reset by peer")
+        return made
+
+    monkeypatch.setattr(MlflowClient, "create_run", cut_off)
+    with open_run(run, SPEC.value, {}, root) as log:
+        log.finish()
+    (found,) = stored(root, run)
+    assert (found.info.run_id, found.info.status, log.attempt) == (log.run_id, "FINISHED", 1)
 
 
 def test_changed_params_under_one_key_are_refused(root: Path) -> None:

@@ -256,33 +256,36 @@ def _gpu_tag(stored: StoredRun, spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _find_or_create(client: MlflowClient, experiment: str, key: str, name: str) -> tuple[StoredRun, int]:
-    found = insist(lambda: _search_key(client, experiment, key), "look up the run")
-    if not found:
-        tags = {"turnscale.key": key}
-        stored = insist(
-            lambda: client.create_run(
-                experiment, start_time=int(time.time() * 1000), tags=tags, run_name=name
-            ),
-            "create the run",
-        )
-        return stored, 1
-    oldest, *extras = found
-    for extra in extras:  # two machines created it at once; the oldest is the one that is read
-        identity = extra.info.run_id
-        insist(
-            lambda: client.set_tag(identity, "turnscale.superseded", oldest.info.run_id),  # noqa: B023
-            "set a tag",
-        )
-    insist(lambda: client.update_run(oldest.info.run_id, status="RUNNING"), "resume the run")
+    """The key's run and the number of this attempt at it.
+
+    Of several runs with that key the oldest is the one that is read; the others are closed. There are several when
+    two machines created it at once, or when a server made the run and died before it answered.
+    """
+
+    def create() -> None:
+        if not _search_key(client, experiment, key):  # a try whose answer was lost may have made it
+            tags = {"turnscale.key": key}
+            client.create_run(experiment, start_time=int(time.time() * 1000), tags=tags, run_name=name)
+
+    insist(create, "create the run")
+    oldest, *extras = insist(lambda: _search_key(client, experiment, key), "look up the run")
+    for extra in extras:
+        _supersede(client, extra.info.run_id, oldest.info.run_id)
+    if oldest.info.status != "RUNNING":
+        insist(lambda: client.update_run(oldest.info.run_id, status="RUNNING"), "resume the run")
     return oldest, int(oldest.data.tags.get("turnscale.attempt", "0")) + 1
+
+
+def _supersede(client: MlflowClient, run_id: str, by: str) -> None:
+    insist(lambda: client.set_tag(run_id, "turnscale.superseded", by), "set a tag")
+    insist(lambda: client.set_terminated(run_id, "KILLED"), "close a run")
 
 
 def _search_key(client: MlflowClient, experiment: str, key: str) -> list[StoredRun]:
     """Runs of that key that are not superseded, oldest first."""
-    found = client.search_runs(
-        [experiment], filter_string=f"tags.`turnscale.key` = '{key}'", order_by=["attributes.start_time ASC"]
-    )
-    return [run for run in found if "turnscale.superseded" not in run.data.tags]
+    found = client.search_runs([experiment], filter_string=f"tags.`turnscale.key` = '{key}'")
+    live = [run for run in found if "turnscale.superseded" not in run.data.tags]
+    return sorted(live, key=lambda run: (run.info.start_time, run.info.run_id))
 
 
 def _describe(

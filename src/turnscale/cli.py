@@ -22,6 +22,8 @@ from turnscale.files import STORAGE, storage_error
 from turnscale.study import Plan, resolve
 from turnscale.tabular import commands as tabular
 from turnscale.tabular.plan import is_tabular, resolve_tabular
+from turnscale.track import bundle_commands
+from turnscale.track.bundle_commands import verify_archive
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -302,8 +304,23 @@ def runs_restore(study: StudyOption = "mpo", scale: ScaleOption = "quick", seeds
 
 
 @runs_app.command("verify")
-def runs_verify(study: StudyOption = "mpo", scale: ScaleOption = "quick", seeds: SeedsOption = None) -> None:
-    """Compare records with the tracking store, checksums too; exit code 1 if anything differs."""
+def runs_verify(
+    archive: Annotated[
+        Path | None,
+        typer.Argument(help="An archive of 'turnscale runs export'; the tracking store without it."),
+    ] = None,
+    study: StudyOption = "mpo",
+    scale: ScaleOption = "quick",
+    seeds: SeedsOption = None,
+    digest: Annotated[str | None, typer.Option(help="Digest published for the archive.")] = None,
+) -> None:
+    """Compare records with the tracking store, checksums too; exit code 1 if anything differs.
+
+    With an archive: check every member of it against its manifest; nothing is written.
+    """
+    if archive is not None:
+        verify_archive(archive, digest)
+        return
     from turnscale.track.records import verify
 
     problems = verify(resolve(study, scale, seeds=seeds, root=ROOT))
@@ -345,6 +362,7 @@ def _register() -> None:
     from turnscale.audit import commands
 
     app.add_typer(seeds_app, name="seeds", rich_help_panel="Reproduce")
+    bundle_commands.register(runs_app)
     app.add_typer(runs_app, name="runs", rich_help_panel="Reproduce")
     app.add_typer(jobs.app, name="job", hidden=True)
     tabular.register(app, jobs.app)

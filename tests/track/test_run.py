@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from turnscale.errors import TrackingError
 from turnscale.study import Run, Spec
-from turnscale.track import run as run_module
+from turnscale.track import claim, retry
 from turnscale.track.run import BATCH, flatten, open_run
 from turnscale.track.store import connect, init_tracking, tracking_uri
 
@@ -99,7 +99,8 @@ def test_leaving_without_finish_is_an_error(root: Path) -> None:
     assert stored(root, run)[0].info.status == "FAILED"
 
 
-def test_a_second_run_of_one_key_is_superseded(root: Path) -> None:
+def test_a_second_run_of_one_key_is_superseded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "SETTLE", 0.0)  # their creators are dead
     run = arm("twice")
     client, experiment = connect(root)
     for start in (1, 2):
@@ -117,7 +118,7 @@ def test_a_run_that_was_made_but_not_answered_for_is_not_made_twice(
 ) -> None:
     from mlflow import MlflowClient
 
-    monkeypatch.setattr(run_module, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES", (0.0, 0.0, 0.0))
     run = arm("unanswered")
     create = MlflowClient.create_run
     calls = []
@@ -156,7 +157,7 @@ def test_illegal_metric_names_are_refused(root: Path, name: str) -> None:
 def test_a_store_that_is_away_never_stops_training_but_stops_finish(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(run_module, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES", (0.0, 0.0, 0.0))
     run = arm("away")
     calls = []
     with open_run(run, SPEC.value, {}, root) as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,9 @@ from urllib.parse import unquote, urlparse
 
 from turnscale.errors import TrackingError
 from turnscale.files import replacing, sha256
-from turnscale.track.run import RECORD, insist
+from turnscale.track.claim import IMPORTED, ORIGIN, SUPERSEDED
+from turnscale.track.retry import insist
+from turnscale.track.run import RECORD
 from turnscale.track.store import connect, is_default, store_dir
 
 if TYPE_CHECKING:
@@ -30,14 +33,22 @@ LOST = (
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A run of any kind as the store tells it; ``ended`` in seconds since the epoch, 0 while it runs."""
+    """A run of any kind as the store tells it; ``ended`` in seconds since the epoch, 0 while it runs.
+
+    Attributes:
+        run_id: the run's identity, in records and tables: its id in the store it was made in.
+        stored_id: its id in this store; another only if it was imported.
+        imported: digest of what was imported, "" if nothing was or the import was interrupted.
+    """
 
     run_id: str
+    stored_id: str
     kind: str
     key: str
     status: str
     complete: bool
     superseded: bool
+    imported: str
     attempt: int
     ended: float
     tags: Mapping[str, str]
@@ -57,6 +68,7 @@ class Store:
         self.root = root
         self._client: MlflowClient
         self._client, self._experiment = connect(root)
+        self._stored_ids: dict[str, str] = {}
 
     def jobs(self, scale: str) -> dict[str, StoredJob]:
         """The runs of a scale by key; superseded and deleted ones are left out."""
@@ -80,7 +92,28 @@ class Store:
             found += [_job(run) for run in page]
             token = page.token
             if not token:
-                return found
+                break
+        self._stored_ids |= {job.run_id: job.stored_id for job in found if not job.superseded}
+        return found
+
+    def stored_id(self, run_id: str) -> str:
+        """The id in this store of a run that records and tables name by ``run_id``.
+
+        Raises:
+            TrackingError: the store cannot be read, or this is no id.
+        """
+        if run_id not in self._stored_ids:
+            self._stored_ids[run_id] = find_stored_id(self._client, self._experiment, run_id)
+        return self._stored_ids[run_id]
+
+    def details(self, job: StoredJob) -> StoredRun:
+        """Everything of a run but its metrics' history and artifacts."""
+        return insist(lambda: self._client.get_run(job.stored_id), "look up the run")
+
+    def history(self, job: StoredJob, metric: str) -> list[tuple[int, int, float]]:
+        """Every row of a metric: step, time in ms since the epoch, value; sorted."""
+        rows = insist(lambda: self._client.get_metric_history(job.stored_id, metric), "read a metric")
+        return sorted((int(row.step), int(row.timestamp), float(row.value)) for row in rows)
 
     @contextmanager
     def artifact(self, run_id: str, name: str, checksum: str | None = None) -> Iterator[Path]:
@@ -107,7 +140,8 @@ class Store:
             else:
                 path = Path(
                     insist(
-                        lambda: self._client.download_artifacts(run_id, name, scratch), f"download '{name}'"
+                        lambda: self._client.download_artifacts(self.stored_id(run_id), name, scratch),
+                        f"download '{name}'",
                     )
                 )
             if checksum is not None and sha256(path) != checksum:
@@ -139,7 +173,7 @@ class Store:
         if local is not None:
             return (local / name).exists()
         folder = name.rpartition("/")[0] or None
-        listed = insist(lambda: self._client.list_artifacts(job.run_id, folder), "list artifacts")
+        listed = insist(lambda: self._client.list_artifacts(job.stored_id, folder), "list artifacts")
         return any(item.path == name for item in listed)
 
     def copy_artifacts(self, run_id: str, checksums: Mapping[str, str], target: Path) -> None:
@@ -156,26 +190,48 @@ class Store:
 
     def _local(self, run_id: str) -> Path | None:
         """Folder of the run's artifacts when they are files here, also after the project was moved."""
+        stored = self.stored_id(run_id)
         if is_default(self.root):
-            moved = store_dir(self.root) / "artifacts" / run_id / "artifacts"
+            moved = store_dir(self.root) / "artifacts" / stored / "artifacts"
             if moved.is_dir():
                 return moved
-        uri = insist(lambda: self._client.get_run(run_id), "look up the run").info.artifact_uri
+        uri = insist(lambda: self._client.get_run(stored), "look up the run").info.artifact_uri
         parts = urlparse(uri)
         if parts.scheme in ("", "file"):
             return Path(unquote(parts.path))
         return None
 
 
+def find_stored_id(client: MlflowClient, experiment: str, run_id: str) -> str:
+    """The id in the store of a run by its identity: itself, unless the run was imported.
+
+    Raises:
+        TrackingError: the store cannot be read, or this is no id.
+    """
+    if not re.fullmatch(r"[0-9a-f]{32}", run_id):
+        raise TrackingError(f"'{run_id}' is no id of a run.", remedy="correct the record that names it.")
+    found = insist(
+        lambda: client.search_runs(
+            [experiment],
+            filter_string=f"tags.`{ORIGIN}` = '{run_id}'",
+            order_by=["attributes.start_time ASC"],
+        ),
+        "look up the run",
+    )
+    return next((run.info.run_id for run in found if SUPERSEDED not in run.data.tags), run_id)
+
+
 def _job(run: StoredRun) -> StoredJob:
     tags = run.data.tags
     return StoredJob(
-        run_id=run.info.run_id,
+        run_id=tags.get(ORIGIN, run.info.run_id),
+        stored_id=run.info.run_id,
         kind=tags.get("turnscale.kind", ""),
         key=tags.get("turnscale.key", ""),
         status=run.info.status,
         complete=tags.get("turnscale.complete") == "1",
-        superseded="turnscale.superseded" in tags,
+        superseded=SUPERSEDED in tags,
+        imported=tags.get(IMPORTED, ""),
         attempt=int(tags.get("turnscale.attempt", "0")),
         ended=(run.info.end_time or 0) / 1000,
         tags={key.removeprefix("turnscale."): value for key, value in tags.items()},

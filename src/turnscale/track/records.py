@@ -16,7 +16,8 @@ from turnscale.errors import CheckpointError, DataError, TrackingError
 from turnscale.files import read_json, sealed, sha256, unsealed, write_json
 from turnscale.study import Plan, ResolvedCell
 from turnscale.track.environment import code_revision, gpus_in_use, source_hash
-from turnscale.track.read import Store, StoredJob
+from turnscale.track.read import Store, StoredJob, find_stored_id
+from turnscale.track.retry import insist
 from turnscale.track.run import RECORD, open_log, upload, upload_json
 from turnscale.track.store import connect, database_problems
 
@@ -155,10 +156,8 @@ def publish_evaluation(
     """
     from mlflow.entities import Metric
 
-    from turnscale.track.run import insist
-
-    client, _ = connect(root)
-    run_id = str(run_record["run_id"])
+    client, experiment = connect(root)
+    run_id = find_stored_id(client, experiment, str(run_record["run_id"]))
     folder = evaluation_folder(digest)
     hashes = upload(client, run_id, outcomes, folder)
     name = f"{folder}/{outcomes.name}"

@@ -15,17 +15,19 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from turnscale.errors import TrackingError, reason_of
 from turnscale.files import sha256, write_json
 from turnscale.masking import masked
 from turnscale.study import Run
+from turnscale.track.claim import IMPORTED, ORIGIN, claim
 from turnscale.track.environment import code_revision, environment, gpus, model_device, source_hash
-from turnscale.track.store import connect, refused
+from turnscale.track.retry import insist
+from turnscale.track.store import connect
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,14 +40,10 @@ BATCH = 1000
 """Most metrics MLflow takes in one request."""
 PARAMS = 100
 """Most params or tags MLflow takes in one request."""
-PAUSES = (1.0, 4.0, 10.0)
-"""Seconds between tries; SQLite itself waits 20 s for its lock within each."""
 METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 GPU_TAG = "turnscale.gpus"
 RECORD = "record.json"
 """The artifact from which a run's record is rebuilt when ``results/`` is gone."""
-
-Result = TypeVar("Result")
 
 
 class RunLog:
@@ -256,36 +254,17 @@ def _gpu_tag(stored: StoredRun, spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _find_or_create(client: MlflowClient, experiment: str, key: str, name: str) -> tuple[StoredRun, int]:
-    """The key's run and the number of this attempt at it.
-
-    Of several runs with that key the oldest is the one that is read; the others are closed. There are several when
-    two machines created it at once, or when a server made the run and died before it answered.
-    """
-
-    def create() -> None:
-        if not _search_key(client, experiment, key):  # a try whose answer was lost may have made it
-            tags = {"turnscale.key": key}
-            client.create_run(experiment, start_time=int(time.time() * 1000), tags=tags, run_name=name)
-
-    insist(create, "create the run")
-    oldest, *extras = insist(lambda: _search_key(client, experiment, key), "look up the run")
-    for extra in extras:
-        _supersede(client, extra.info.run_id, oldest.info.run_id)
-    if oldest.info.status != "RUNNING":
-        insist(lambda: client.update_run(oldest.info.run_id, status="RUNNING"), "resume the run")
-    return oldest, int(oldest.data.tags.get("turnscale.attempt", "0")) + 1
-
-
-def _supersede(client: MlflowClient, run_id: str, by: str) -> None:
-    insist(lambda: client.set_tag(run_id, "turnscale.superseded", by), "set a tag")
-    insist(lambda: client.set_terminated(run_id, "KILLED"), "close a run")
-
-
-def _search_key(client: MlflowClient, experiment: str, key: str) -> list[StoredRun]:
-    """Runs of that key that are not superseded, oldest first."""
-    found = client.search_runs([experiment], filter_string=f"tags.`turnscale.key` = '{key}'")
-    live = [run for run in found if "turnscale.superseded" not in run.data.tags]
-    return sorted(live, key=lambda run: (run.info.start_time, run.info.run_id))
+    """The key's run and the number of this attempt at it."""
+    stored, created = claim(client, experiment, key, name)
+    if created:
+        return stored, 1
+    run_id = stored.info.run_id
+    for tag in (ORIGIN, IMPORTED):  # it is made here from now on, no longer what was imported
+        if tag in stored.data.tags:
+            insist(lambda: client.delete_tag(run_id, tag), "remove a tag")  # noqa: B023
+    if stored.info.status != "RUNNING":
+        insist(lambda: client.update_run(run_id, status="RUNNING"), "resume the run")
+    return stored, int(stored.data.tags.get("turnscale.attempt", "0")) + 1
 
 
 def _describe(
@@ -353,33 +332,6 @@ def upload_json(client: MlflowClient, run_id: str, value: Mapping[str, Any], nam
         path = Path(scratch) / file
         write_json(value, path)
         upload(client, run_id, path, folder)
-
-
-def insist(action: Callable[[], Result], what: str, pauses: Sequence[float] | None = None) -> Result:
-    """``action()``, tried again after each pause when the store or the network refuses.
-
-    Raises:
-        TrackingError: it failed every time, or the store said that repeating is useless.
-    """
-    from mlflow.exceptions import MlflowException
-
-    waits = PAUSES if pauses is None else pauses
-    for pause in (*waits, None):
-        try:
-            return action()
-        except (MlflowException, OSError) as error:
-            useless = getattr(error, "error_code", "") in (
-                "INVALID_PARAMETER_VALUE",
-                "RESOURCE_DOES_NOT_EXIST",
-            )
-            if pause is None or useless:
-                raise refused(
-                    f"{what} in the tracking store",
-                    error,
-                    "check the store, then run the same command again: finished work is kept.",
-                ) from error
-            time.sleep(pause)
-    raise AssertionError("unreachable")
 
 
 @contextmanager

@@ -185,6 +185,8 @@ class Round:
         beside = max((job.cpu for job in jobs), default=0.0)
         if (beside if aim.beside else seen.cpu) < aim.cpu:
             return
+        if seen.kind == "server" and not (self.server is not None and self.server.answers()):
+            return  # it still starts: nobody would notice
         self.aims[key] = None
         self._kill(seen, jobs, number)
 

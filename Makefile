@@ -10,6 +10,7 @@ PACK ?=
 CORES ?= all
 PYTHON ?= python3
 PORT ?= 5000
+FUZZ ?= 2000
 
 VENV := .venv
 STAMP := $(VENV)/.installed
@@ -21,7 +22,7 @@ SNAKEMAKE = snakemake --cores $(CORES)
 SELECT = --study $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan reproduce tables figures restore ui test test-slow test-chaos test-slurm smoke lint format bench clean-results
+.PHONY: help setup plan reproduce tables figures restore ui test test-slow test-chaos test-fuzz test-slurm smoke lint format bench clean-results
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +71,9 @@ test-slow: $(STAMP) ## the slow tests
 
 test-chaos: $(STAMP) ## kill trainers, evaluators, Snakemake and the tracking server at random points; nothing may be lost
 	python -m tests.chaos.campaign $(if $(SUMMARY),--summary $(SUMMARY))
+
+test-fuzz: $(STAMP) ## FUZZ (2000) spoilt files for each reader of configuration, outcomes, records and bundles
+	TURNSCALE_FUZZ_CASES=$(FUZZ) pytest tests/fuzz
 
 test-slurm: $(STAMP) ## the workflow on several machines: through a Slurm of its own here (as root it may install Debian's), and shared
 	tests/slurm/install.sh

@@ -7,6 +7,11 @@ from pathlib import Path
 from turnscale.masking import masked
 
 
+def _sentence(text: str) -> str:
+    """The text with a full stop, unless it ends with one or with a question mark."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 class TurnscaleError(Exception):
     """A problem in something the user supplied or can mend.
 
@@ -30,10 +35,10 @@ class TurnscaleError(Exception):
         reason: str | None = None,
     ) -> None:
         self.reason = reason or self.kind
-        self.problem = problem = masked(problem)
+        self.problem = problem = _sentence(masked(problem))
         self.file = None if file is None else masked(str(file))
         self.key = key = None if key is None else masked(key)
-        self.remedy = remedy = None if remedy is None else masked(remedy)
+        self.remedy = remedy = None if remedy is None else _sentence(masked(remedy))
         where = ": ".join(part for part in (self.file, self.key) if part)
         text = f"{where}: {problem}" if where else problem
         if remedy:

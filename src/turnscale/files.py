@@ -147,8 +147,9 @@ def read_json(path: Path, remedy: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror}).", file=path, remedy=remedy) from None
-    except ValueError as error:
-        raise DataError(f"is not JSON ({error}).", file=path, remedy=remedy) from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise DataError(f"is not JSON ({reason}).", file=path, remedy=remedy) from None
 
 
 def sha256(path: Path) -> str:

@@ -394,9 +394,13 @@ def read_spec(path: Path, kind: str) -> Spec:
         ConfigError: it was edited, or is of another kind.
     """
     spec = Spec(kind, read_json(path, "remove it and run the workflow again."))
-    if path.name != f"{kind}-{spec.hash}.json":
+    try:
+        name = f"{kind}-{spec.hash}.json"
+    except ValueError:  # a NaN, say, which no specification has
+        name = "no specification"
+    if path.name != name:
         raise ConfigError(
-            f"its content is that of '{kind}-{spec.hash}.json'.",
+            f"its content is that of '{name}'.",
             file=path,
             remedy="change configs/ instead of this file, remove it and run the workflow again.",
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib.util
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,13 +229,14 @@ def _config_of(source: str | Path) -> ModelConfig:
         if not stored.exists():
             return ModelConfig(name=path.name, kind="pretrained", path=str(path))
         try:
-            return ModelConfig.model_validate({**json.loads(stored.read_text()), "path": str(path)})
-        except ValueError as error:
+            return validate(ModelConfig, {**read_yaml(stored), "path": str(path)}, stored)
+        except ConfigError as error:
+            where = "" if error.key is None else f"{error.key}: "
             raise CheckpointError(
-                f"is not a valid model description ({_first_line(error)})",
+                f"is not a valid model description ({where}{error.problem.rstrip('.')}).",
                 file=stored,
-                remedy="save the checkpoint again",
-            ) from error
+                remedy="save the checkpoint again.",
+            ) from None
     if path.suffix in (".yaml", ".yml", ".json"):
         return load_config(path)
     raise CheckpointError("does not exist", file=path, remedy="give a checkpoint directory or a model file")

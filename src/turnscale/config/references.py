@@ -72,7 +72,11 @@ def scales_of(kind: str | None, root: Path) -> list[str]:
 
 def check_file(name: str, root: Path, study_path: Path, key: str) -> None:
     """Raise ConfigError unless a file that a study names is there."""
-    if not (root / name).is_file():
+    try:
+        there = (root / name).is_file()
+    except OSError:  # the name is too long, or a folder on the way may not be read
+        there = False
+    if not there:
         raise ConfigError(
             f"names '{name}', and there is no such file.",
             file=study_path,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from turnscale.errors import DataError
-from turnscale.estimates.published import COLUMNS, UNITS
+from turnscale.estimates.published import UNITS, published_rows
 
 STATISTICS = {
     "median between-turn share, token weighted": "share_token",
@@ -50,13 +49,7 @@ def read_published(file: str, root: Path) -> list[PublishedStatistic]:
         DataError: a file or column that is missing, a unit that is unknown, or a value that is no number.
     """
     path = root / file
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"cannot be read ({error}).", file=path, remedy="check 'published.file'.") from None
-    lacking = [column for column in COLUMNS if column not in table.columns]
-    if lacking:
-        raise DataError("the column is missing.", file=path, key=lacking[0])
+    table = published_rows(path)
     found = []
     for line, row in enumerate(table.to_dict("records"), start=2):
         statistic = STATISTICS.get(row["metric"])
@@ -64,11 +57,23 @@ def read_published(file: str, root: Path) -> list[PublishedStatistic]:
             continue
         unit = 1.0 if row["unit"] in PLAIN else UNITS.get(row["unit"])
         if unit is None:
-            raise DataError(f"line {line}: unit '{row['unit']}'.", file=path, key="unit")
+            raise DataError(
+                f"line {line}: unit '{row['unit']}'.",
+                file=path,
+                key="unit",
+                remedy=f"use one of {', '.join(sorted({*UNITS, *PLAIN}))}.",
+            )
         try:
             value = float(row["value"]) * unit
         except ValueError:
-            raise DataError(f"line {line}: '{row['value']}' is no number.", file=path, key="value") from None
+            value = math.nan
+        if not math.isfinite(value):
+            raise DataError(
+                f"line {line}: '{row['value']}' is no number.",
+                file=path,
+                key="value",
+                remedy="write a number with a decimal point.",
+            )
         origin = row["status"] + (f": {row['derivation']}" if row["derivation"] else "")
         source = f"{file}: {row['study']}; {row['model']} on {row['benchmark']} ({origin})"
         found.append(PublishedStatistic(statistic, row["method"], value, source))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class Panels:
         """The tasks of a split."""
         if name not in self.tasks:
             raise TaskError(
-                f"the panels of {self.family} have no split {name!r}",
+                f"the panels of {self.family} have no split {name!r}.",
                 key=name,
                 remedy=f"use one of {', '.join(self.tasks)}.",
             )
@@ -128,7 +129,7 @@ def _distinct(family: Family, split: str, count: int, content: dict[str, str]) -
         index += 1
     if len(chosen) < max(count, 1):
         raise TaskError(
-            f"{count} tasks were asked of a split that has {len(chosen)} distinct ones",
+            f"{count} tasks were asked of a split that has {len(chosen)} distinct ones.",
             key=split,
             remedy="ask for at least one task and for no more than there are.",
         )
@@ -143,7 +144,7 @@ def check_disjoint(panels: Panels, file: str | Path | None = None) -> None:
         for task in tasks:
             if task.hash in identities:
                 raise TaskError(
-                    f"task {task.hash} is in {identities[task.hash]} and again in {split}",
+                    f"task {task.hash} is in {identities[task.hash]} and again in {split}.",
                     file=file,
                     key=split,
                     remedy="remove it from one of them; the splits of a panel must be disjoint.",
@@ -152,7 +153,7 @@ def check_disjoint(panels: Panels, file: str | Path | None = None) -> None:
             other, other_hash = contents.setdefault(panels.content[task.hash], (split, task.hash))
             if other_hash != task.hash:
                 raise TaskError(
-                    f"task {task.hash} of {split} has the same content as task {other_hash} of {other}",
+                    f"task {task.hash} of {split} has the same content as task {other_hash} of {other}.",
                     file=file,
                     key=split,
                     remedy="remove one of them; a test task must not be seen in training.",
@@ -172,17 +173,18 @@ def load_panels(path: str | Path, family: Family | None = None) -> Panels:
         frozen_hash, frozen_format = data["hash"], data["format"]
     except OSError as error:
         raise TaskError(
-            f"the panels cannot be read ({error.strerror})", file=path, remedy="freeze the panels first."
+            f"the panels cannot be read ({error.strerror}).", file=path, remedy="freeze the panels first."
         ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        reason = (str(error).splitlines() or [""])[0][:120]
         raise TaskError(
-            f"this is not a panel file ({type(error).__name__}: {error})",
+            f"this is not a panel file ({type(error).__name__}: {reason}).",
             file=path,
             remedy="freeze the panels anew.",
-        ) from error
+        ) from None
     if frozen_format != FORMAT:
         raise TaskError(
-            f"panel format {frozen_format} is not {FORMAT}",
+            f"panel format {reprlib.repr(frozen_format)} is not {FORMAT}.",
             file=path,
             key="format",
             remedy="freeze the panels anew.",
@@ -191,14 +193,14 @@ def load_panels(path: str | Path, family: Family | None = None) -> Panels:
         for task, claimed in zip(tasks, stored[split], strict=True):
             if task.hash != claimed:
                 raise TaskError(
-                    f"task {task.index} has hash {task.hash}, but the file says {claimed}",
+                    f"task {task.index} has hash {task.hash}, but the file says {reprlib.repr(claimed)}.",
                     file=path,
                     key=split,
                     remedy="the file was edited or belongs to another version; freeze the panels anew.",
                 )
     if panels.hash != frozen_hash:
         raise TaskError(
-            f"the content hash is {panels.hash}, but the file says {frozen_hash}",
+            f"the content hash is {panels.hash}, but the file says {reprlib.repr(frozen_hash)}.",
             file=path,
             key="hash",
             remedy="the file was edited; freeze the panels anew.",
@@ -224,7 +226,7 @@ def _parse(data: Any) -> tuple[Panels, dict[str, list[str]]]:
 def _check_family(panels: Panels, family: Family, path: Path) -> None:
     if (panels.family, panels.version) != (family.name, family.version):
         raise TaskError(
-            f"the panels are of {panels.family} {panels.version}, not of {family.name} {family.version}",
+            f"the panels are of {panels.family} {panels.version}, not of {family.name} {family.version}.",
             file=path,
             key="version",
             remedy="freeze the panels anew with this family.",
@@ -234,7 +236,7 @@ def _check_family(panels: Panels, family: Family, path: Path) -> None:
             fresh = family.task(split, task.index)
             if fresh.hash != task.hash or _digest(family.content(fresh)) != panels.content[task.hash]:
                 raise TaskError(
-                    f"task {task.hash} is no longer what the family generates",
+                    f"task {task.hash} is no longer what the family generates.",
                     file=path,
                     key=split,
                     remedy="its parameters or data files changed; freeze the panels anew.",

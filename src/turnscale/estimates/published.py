@@ -8,6 +8,7 @@ Published models and benchmarks are never the local ones; the source says which 
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from turnscale.audit.textfile import read_text
 from turnscale.config.schema import Published
 from turnscale.errors import ConfigError, DataError
 
@@ -170,23 +172,39 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _read(path: Path) -> pd.DataFrame:
+def published_rows(path: Path) -> pd.DataFrame:
+    """The columns of ``COLUMNS`` of a file of published values, all text.
+
+    Raises:
+        DataError: the file is missing, no such table, or lacks a column.
+    """
+    text = read_text(path)
     try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"cannot be read ({error}).", file=path, remedy="check 'published.file'.") from None
+        rows = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    except (ValueError, pd.errors.ParserError) as error:
+        reason = (str(error).splitlines() or ["no table"])[0][:120]
+        raise DataError(
+            f"is no regular table ({reason}).", file=path, remedy="give every line the header's cells."
+        ) from None
     lacking = [column for column in COLUMNS if column not in rows.columns]
     if lacking:
         raise DataError(
             "the column is missing.", file=path, key=lacking[0], remedy=f"need {', '.join(COLUMNS)}."
         )
-    rows = rows[COLUMNS].copy()
+    return rows[COLUMNS].fillna("")
+
+
+def _read(path: Path) -> pd.DataFrame:
+    rows = published_rows(path)
     for number, row in enumerate(_records(rows), start=2):
         try:
             parse_params(row["params"])
         except ValueError:
             raise DataError(
-                f"line {number}: '{row['params']}' is not name=number;name=number.", file=path, key="params"
+                f"line {number}: '{row['params']}' is not name=number;name=number.",
+                file=path,
+                key="params",
+                remedy="write lambda=0.80;beta=1.",
             ) from None
         if local_metric(row["metric"]) and row["value"] and row["unit"] not in UNITS:
             raise DataError(
@@ -199,7 +217,12 @@ def _read(path: Path) -> pd.DataFrame:
     wrong = numbers.isna() & ~rows["value"].isin(["", "nan", "NaN"])
     if wrong.any():
         first = int(wrong.to_numpy().argmax())
-        raise DataError(f"line {first + 2}: '{rows['value'][first]}' is no number.", file=path, key="value")
+        raise DataError(
+            f"line {first + 2}: '{rows['value'][first]}' is no number.",
+            file=path,
+            key="value",
+            remedy="write a number with a decimal point, or nothing.",
+        )
     return rows.assign(value=numbers.astype("float64"))
 
 

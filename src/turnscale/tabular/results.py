@@ -8,6 +8,7 @@ seeds of each arm, with replacement, from all of them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from scipy.stats import t
 
 from turnscale.audit.local import judge_local
 from turnscale.errors import DataError
+from turnscale.estimates.published import published_rows
 from turnscale.estimates.schema import COMPARISONS, ESTIMATES, frame
 from turnscale.estimates.series import over_seeds
 from turnscale.files import write_csv
@@ -101,10 +103,7 @@ def published_values(plan: TabularPlan) -> dict[tuple[str, str, str], float]:
         DataError: the file is missing or a value of a wanted metric is no number.
     """
     path = plan.root / plan.study.published.file
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise DataError("there is no such file.", file=path, remedy="restore it.") from None
+    table = published_rows(path)
     found: dict[tuple[str, str, str], float] = {}
     for metric, name in plan.study.published.metrics.items():
         for row in table[table["metric"] == name].to_dict("records"):
@@ -114,7 +113,14 @@ def published_values(plan: TabularPlan) -> dict[tuple[str, str, str], float]:
             try:
                 value = float(row["value"]) / (100 if row["unit"] == "percent" else 1)
             except ValueError:
-                raise DataError(f"{row['value']!r} is not a number.", file=path, key=name) from None
+                value = math.nan
+            if not math.isfinite(value):
+                raise DataError(
+                    f"{row['value']!r} is not a number.",
+                    file=path,
+                    key=name,
+                    remedy="write a number with a decimal point.",
+                )
             found[metric, turns.lower().replace("=", ""), row["method"]] = value
     return found
 

@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from turnscale.errors import CheckpointError
+from turnscale.errors import CheckpointError, TurnscaleError
 from turnscale.files import lock, replacing_folder, sealed, sha256, unsealed, write_tensors, write_text
 
 KEPT = 2
@@ -111,27 +112,41 @@ def load_newest(directory: Path, spec_hash: str, device: str = "cpu") -> Snapsho
     """
     for path in sorted(directory.glob("step-*"), reverse=True):
         try:
-            state = unsealed(json.loads((path / STATE).read_text(encoding="utf-8")))
-            for name, expected in state["sha256"].items():
-                if sha256(path / name) != expected:
-                    raise CheckpointError("its bytes do not match its checksum.", file=path / name)
-            if state["spec_hash"] != spec_hash:
-                raise CheckpointError("belongs to another configuration.", file=path)
-            tensors = load_file(path / TENSORS, device=device)
-            rows: dict[str, list[list[Any]]] = {}
-            for line in (path / TABLES).read_text(encoding="utf-8").splitlines():
-                table, *row = json.loads(line)
-                rows.setdefault(table, []).append(row)
-        except (CheckpointError, OSError, ValueError, KeyError) as error:
-            print(f"checkpoint {path} is damaged and is not used: {error}", file=sys.stderr)
-            continue
-        torch.set_rng_state(_unhex(state["torch"]))
-        version, internal, gauss = state["python"]
-        random.setstate((version, tuple(internal), gauss))
-        name, keys, position, has_gauss, cached = state["numpy"]
-        np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))  # noqa: NPY002
-        return Snapshot(state["step"], spec_hash, tensors, rows, state["extra"])
+            return _load(path, spec_hash, device)
+        except DAMAGE as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+            print(f"checkpoint {path} is damaged and is not used: {reason}", file=sys.stderr)
     return None
+
+
+DAMAGE = (
+    TurnscaleError, SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+    RuntimeError,
+)  # fmt: skip
+"""What reading a file that is not a checkpoint's, in any part, may raise."""
+
+
+def _load(path: Path, spec_hash: str, device: str) -> Snapshot:
+    """The checkpoint in a folder, with the global random states restored. Raises one of ``DAMAGE``."""
+    state = unsealed(json.loads((path / STATE).read_text(encoding="utf-8")))
+    for name in (TENSORS, TABLES):
+        if sha256(path / name) != state["sha256"][name]:
+            raise CheckpointError("its bytes do not match its checksum.", file=path / name)
+    if state["spec_hash"] != spec_hash:
+        raise CheckpointError("belongs to another configuration.", file=path)
+    if type(state["step"]) is not int or state["step"] < 0 or not isinstance(state["extra"], dict):
+        raise CheckpointError("has no step or no counters.", file=path)
+    tensors = load_file(path / TENSORS, device=device)
+    rows: dict[str, list[list[Any]]] = {}
+    for line in (path / TABLES).read_text(encoding="utf-8").splitlines():
+        table, *row = json.loads(line)
+        rows.setdefault(table, []).append(row)
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    torch.set_rng_state(_unhex(state["torch"]))
+    return Snapshot(state["step"], spec_hash, tensors, rows, state["extra"])
 
 
 def pack_optimiser(optimiser: torch.optim.Optimizer, prefix: str) -> dict[str, Tensor]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import re
+import reprlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ import pandas as pd
 
 from turnscale.audit.textfile import read_text
 from turnscale.errors import DataError
+
+HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that may be half a character (a surrogate)."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,27 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 key=f"line {number}",
                 remedy="give one JSON object a line; a run that was killed may have left half a line.",
             ) from None
+        if HALF.search(line) and not _whole(value):
+            raise DataError(
+                "holds half a character.",
+                file=path,
+                key=f"line {number}",
+                remedy="remove the escape \\ud800 to \\udfff that stands alone.",
+            )
         if not isinstance(value, dict):
             raise DataError(
                 "is not a JSON object.", file=path, key=f"line {number}", remedy="one object a line."
             )
         yield number, value
+
+
+def _whole(value: Any) -> bool:
+    """Whether all text in a JSON value can be written as UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def field(row: dict[str, Any], name: str, path: str | Path, where: str) -> Any:
@@ -62,13 +82,13 @@ def success(value: Any, path: str | Path, where: str, threshold: float | None = 
     """True or False from a recorded outcome; graded scores need a ``threshold`` (success is value >= threshold)."""
     if isinstance(value, bool):
         return value
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int | float) and abs(value) < 1e300:
         if threshold is not None:
             return value >= threshold
         if value in (0, 1):
             return value == 1
     raise DataError(
-        f"outcome {value!r} is not 0 or 1.",
+        f"outcome {reprlib.repr(value)} is not 0 or 1.",
         file=path,
         key=where,
         remedy="name the field that holds the outcome, or give --threshold to call a graded score a success.",

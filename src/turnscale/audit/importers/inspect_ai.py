@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from turnscale.audit.importers.common import Imported, field, not_empty, success
+from turnscale.audit.table import MAX_INTEGER
 from turnscale.audit.textfile import read_text
 from turnscale.errors import DataError
 
@@ -31,23 +34,30 @@ def read_inspect(
     status = header.get("status")
     if status != "success":
         raise DataError(
-            f"has status {status!r}: the evaluation did not finish.",
+            f"has status {reprlib.repr(status)}: the evaluation did not finish.",
             file=path,
             key="status",
             remedy="finish it with `inspect eval-retry`, then import the new log.",
         )
     about = field(header, "eval", path, "header")
+    if not isinstance(about, dict):
+        raise DataError("is no mapping.", file=path, key="eval", remedy="give the log as Inspect wrote it.")
     name = arm if arm is not None else str(about.get("model", "model"))
     rows = []
-    for sample in samples:
-        where = f"sample {sample.get('id')!r}, epoch {sample.get('epoch', 1)}"
+    for number, sample in enumerate(samples, start=1):
+        if not isinstance(sample, dict):
+            raise DataError("is no mapping.", file=path, key=f"sample number {number}", remedy="log again.")
+        epoch = sample.get("epoch", 1)
+        where = f"sample {reprlib.repr(sample.get('id'))}, epoch {reprlib.repr(epoch)}"
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 1 <= epoch <= MAX_INTEGER:
+            raise DataError("has no epoch from 1.", file=path, key=where, remedy="log the sample again.")
         rows.append(
             {
                 "arm": name,
                 "seed": seed,
                 "benchmark": str(about.get("task", "task")),
                 "task": str(field(sample, "id", path, where)),
-                "attempt": int(sample.get("epoch", 1)) - 1,
+                "attempt": epoch - 1,
                 "success": _outcome(sample, scorer, path, where),
             }
         )
@@ -64,6 +74,10 @@ def _outcome(sample: dict[str, Any], scorer: str | None, path: str | Path, where
             remedy="run the sample again; a missing outcome must not be counted as a failure.",
         )
     scores = sample.get("scores") or {}
+    if not isinstance(scores, dict):
+        raise DataError(
+            "has scores that are no mapping.", file=path, key=where, remedy="score the log again."
+        )
     if scorer is None and len(scores) > 1:
         raise DataError(
             f"has several scorers: {', '.join(scores)}.",
@@ -96,6 +110,8 @@ def _read_json(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             key="samples",
             remedy="log with samples included.",
         )
+    if not isinstance(log["samples"], list):
+        raise DataError("is no list.", file=path, key="samples", remedy="give the log as Inspect wrote it.")
     return log, log["samples"]
 
 
@@ -115,9 +131,19 @@ def _read_zip(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
                     remedy="finish it with `inspect eval-retry`, then import the new log.",
                 )
             header = json.loads(archive.read("header.json"))
+            if not isinstance(header, dict):
+                raise ValueError("header.json is no mapping")
             kept = sorted(name for name in names if name.startswith("samples/") and name.endswith(".json"))
             return header, [json.loads(archive.read(name)) for name in kept]
-    except (zipfile.BadZipFile, ValueError, RecursionError, NotImplementedError, OSError) as problem:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,
+        LookupError,
+        RuntimeError,
+        EOFError,
+        OSError,
+    ) as problem:
         raise DataError(
             f"is not a readable .eval archive ({str(problem)[:80]}).",
             file=path,

@@ -178,6 +178,7 @@ def train_pack(
             f"got {len(runs)} seeds and {len(critics)} critics.",
             remedy="name a critic for each seed or none.",
         )
+    runtime = load_scale(scale, ROOT).runtime
     with only_writer(out) as made:
         if made:
             return
@@ -188,8 +189,9 @@ def train_pack(
             ],
             read_with_files(base),
             load_panels(panels),
-            checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
+            checkpoint_every=runtime.checkpoint_every,
             root=ROOT,
+            stack=runtime.stack,
         )
         write_record(out, packed)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.train.setting import Setting
+from turnscale.agent import transformer
 from turnscale.files import sha256
 from turnscale.track.store import connect, init_tracking
 from turnscale.train.loop import Trainer, train_run
@@ -19,9 +22,11 @@ STEPS = 3
 TIMES = {"row_tokens_per_second", "step_seconds"}
 
 
-def members(setting: Setting, method: str, root: Path, seeds: tuple[int, ...] = SEEDS) -> list[Member]:
+def members(
+    setting: Setting, method: str, root: Path, seeds: tuple[int, ...] = SEEDS, steps: int = STEPS
+) -> list[Member]:
     critic = setting.critic() if method == "mpo" else None
-    runs = [setting.run(method, seed, steps=STEPS) for seed in seeds]
+    runs = [setting.run(method, seed, steps=steps) for seed in seeds]
     return [Member(run, critic, root / "work" / f"seed-{run.seed}") for run in runs]
 
 
@@ -37,8 +42,8 @@ def alone(setting: Setting, member: Member, root: Path) -> dict[str, Any]:
     )
 
 
-def packed(setting: Setting, chosen: list[Member], root: Path) -> dict[str, Any]:
-    return train_pack(chosen, setting.base, setting.panels, checkpoint_every=1, root=root)
+def packed(setting: Setting, chosen: list[Member], root: Path, stack: bool = False) -> dict[str, Any]:
+    return train_pack(chosen, setting.base, setting.panels, checkpoint_every=1, root=root, stack=stack)
 
 
 def project(root: Path) -> Path:
@@ -71,12 +76,13 @@ def solo(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
+@pytest.mark.parametrize("stack", [False, True], ids=["in turn", "side by side"])
 @pytest.mark.parametrize("method", ["mpo", "grpo"])
 def test_each_seed_of_a_pack_equals_its_solo_run(
-    method: str, setting: Setting, store: Path, solo: dict[str, list[dict[str, Any]]]
+    method: str, stack: bool, setting: Setting, store: Path, solo: dict[str, list[dict[str, Any]]]
 ) -> None:
     chosen = members(setting, method, store)
-    report = packed(setting, chosen, store)
+    report = packed(setting, chosen, store, stack)
     assert report["failed"] == {} and list(report["records"]) == ["0", "1", "2"]
     assert [results(member) for member in chosen] == solo[method]
     assert solo[method][0]["files"] != solo[method][1]["files"]
@@ -88,7 +94,9 @@ def test_each_seed_of_a_pack_equals_its_solo_run(
         assert record["seed"] == int(seed) and record["cpu_seconds"] < 60
 
 
+@pytest.mark.parametrize("stack", [False, True], ids=["in turn", "side by side"])
 def test_a_seed_that_fails_costs_the_others_nothing_and_is_reported(
+    stack: bool,
     setting: Setting,
     store: Path,
     solo: dict[str, list[dict[str, Any]]],
@@ -105,7 +113,7 @@ def test_a_seed_that_fails_costs_the_others_nothing_and_is_reported(
 
     monkeypatch.setattr(Trainer, "_valued", poisoned)
     chosen = members(setting, "mpo", store)
-    report = packed(setting, chosen, store)
+    report = packed(setting, chosen, store, stack)
     assert list(report["records"]) == ["0", "2"]
     assert list(report["failed"]) == ["1"] and "NumericalError" in report["failed"]["1"]
     assert "Traceback" in capsys.readouterr().err
@@ -121,7 +129,9 @@ def test_a_seed_that_fails_costs_the_others_nothing_and_is_reported(
     assert results(chosen[1]) == solo["mpo"][1]
 
 
+@pytest.mark.parametrize("stack", [False, True], ids=["in turn", "side by side"])
 def test_a_killed_pack_goes_on_alone_and_a_killed_run_in_a_pack(
+    stack: bool,
     setting: Setting,
     store: Path,
     solo: dict[str, list[dict[str, Any]]],
@@ -137,12 +147,53 @@ def test_a_killed_pack_goes_on_alone_and_a_killed_run_in_a_pack(
     monkeypatch.setattr(Trainer, "advance", until_the_second_step)
     chosen = members(setting, "mpo", store)
     with pytest.raises(KeyboardInterrupt):
-        packed(setting, chosen[:1], store)
+        packed(setting, chosen[:1], store, stack)
     with pytest.raises(KeyboardInterrupt):
         alone(setting, chosen[1], store)
     monkeypatch.setattr(Trainer, "advance", advance)
 
     assert alone(setting, chosen[0], store)["attempt"] == 2
-    report = packed(setting, chosen[1:], store)
+    report = packed(setting, chosen[1:], store, stack)
     assert [report["records"][seed]["attempt"] for seed in ("1", "2")] == [2, 1]
     assert [results(member) for member in chosen] == solo["mpo"]
+
+
+def test_a_stopped_pack_writes_every_checkpoint(
+    setting: Setting, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Trainer.advance
+
+    def terminated(self: Trainer) -> None:
+        advance(self)
+        if self.seed == 1 and self.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "advance", terminated)
+    chosen = members(setting, "grpo", store)
+    with pytest.raises(KeyboardInterrupt):
+        packed(setting, chosen, store, stack=True)
+    assert all(list(member.work.glob("step-*")) for member in chosen)
+    client, experiment = connect(store)
+    assert {run.info.status for run in client.search_runs([experiment])} == {"KILLED"}
+
+
+def test_wide_models_share_the_bases_products(
+    setting: Setting, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the fused path out of the way, as for a wide model: rounding may differ, and nothing else."""
+    monkeypatch.setattr(transformer, "FUSED_WIDTH", 0)
+
+    def trained(name: str, stack: bool) -> list[pd.DataFrame]:
+        root = project(store / name)
+        chosen = members(setting, "grpo", root, seeds=(0, 1), steps=1)
+        assert packed(setting, chosen, root, stack)["failed"] == {}
+        return [pd.read_parquet(member.work / "final" / "metrics.parquet") for member in chosen]
+
+    for one, other in zip(trained("alone", False), trained("together", True), strict=True):
+        first = [
+            table[(table["step"] == 1) & table["metric"].isin(["reward", "loss", "entropy", "grad_norm"])]
+            for table in (one, other)
+        ]
+        assert len(first[0]) == 4
+        pd.testing.assert_frame_equal(*(table.reset_index(drop=True) for table in first), rtol=1e-4)
+        assert other[other["metric"] == "rollout_gap"]["value"].max() < 3e-5

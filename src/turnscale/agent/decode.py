@@ -50,9 +50,7 @@ class HFDecoder:
         base = base_model(model)
         self._base: PreTrainedModel = merged_model(model, adapter) if merged else base
         self.device = base.device
-        self._cache_key = (
-            "cache" if "cache" in inspect.signature(base.forward).parameters else "past_key_values"
-        )
+        self._cache_key = cache_argument(base)
         self._cache: DynamicCache | None = None
 
     def start(self, batch: int, max_len: int) -> None:
@@ -75,6 +73,11 @@ class HFDecoder:
         """Go on with ``rows``."""
         if self._cache is not None:
             self._cache.batch_select_indices(rows)
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """What this version of the library calls the argument that takes the cache."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 class FusedDecoder:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -112,13 +113,32 @@ class Layer:
         return added(x, swiglu(both), self.down, self.down_bias)
 
 
+class Block(Protocol):
+    """What the forward pass asks of a decoder layer: of one :class:`Layer`, or of several policies' at once."""
+
+    @property
+    def qk_gain(self) -> Tensor | None: ...
+    def project(self, inner: Tensor) -> Tensor: ...
+    def merge(self, x: Tensor, attended: Tensor) -> Tensor: ...
+    def feed(self, x: Tensor, inner: Tensor, shape: Shape) -> Tensor: ...
+
+
+class Held(Protocol):
+    """What the forward pass asks of keys and values: of one :class:`Cache`, or of several policies' at once."""
+
+    @property
+    def length(self) -> int: ...
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor: ...
+    def advance(self, n: int) -> None: ...
+
+
 @dataclass(frozen=True)
 class Network:
     """Embedding [V, H], layers, final gain [H], output matrix [V, H] and rotations [T, D / 2] (complex64)."""
 
     shape: Shape
     embedding: Tensor
-    layers: tuple[Layer, ...]
+    layers: tuple[Block, ...]
     final_gain: Tensor
     head: Tensor
     rotation: Tensor
@@ -234,7 +254,7 @@ class Cache:
             held[:, : len(rows)] = held[:, rows]
 
 
-def hidden_states(network: Network, ids: Tensor, cache: Cache | None = None) -> Tensor:
+def hidden_states(network: Network, ids: Tensor, cache: Held | None = None) -> Tensor:
     """[B, n] long -> [B, n, H]: the normalised hidden states (without the final gain) of ``ids``.
 
     Without a cache the rows start at position 0; with one they continue at its length, which grows by n.

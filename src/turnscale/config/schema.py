@@ -154,6 +154,7 @@ class Runtime(Strict):
     job_minutes: Annotated[int, Field(gt=0, le=1_000_000)] = 30
     gpus: Annotated[int, Field(ge=0, le=1024)] = 0
     pack: Annotated[int, Field(gt=0, le=10_000)] = 1
+    stack: bool = False
 
 
 class Cost(Strict):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import resource
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from peft import PeftModel
 from torch import Tensor
 from tqdm import tqdm
 
@@ -23,7 +25,8 @@ from turnscale.agent.adapter import (
     policy_parameters,
     save_adapter,
 )
-from turnscale.agent.decode import make_decoder
+from turnscale.agent.checkpoint import Checkpoint
+from turnscale.agent.decode import Decoder, make_decoder
 from turnscale.agent.episode import Prefix, told
 from turnscale.agent.forward import action_logprobs
 from turnscale.agent.privileged import teacher_logprobs
@@ -62,6 +65,29 @@ CRITIC_COLUMNS = (
 )
 
 
+class Stop:
+    """Whether the process was asked to stop."""
+
+    requested = False
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a run takes from its process, which may be shared with other runs.
+
+    Attributes:
+        checkpoint: the starting checkpoint, over whose weights this run alone puts adapters; None opens it.
+        decoder: makes a decoder of the policy as it is now.
+        stop: set when the process was asked to stop; None handles the signals for this run alone.
+        cpu_seconds: CPU seconds used for this run so far.
+    """
+
+    checkpoint: Checkpoint | None = None
+    decoder: Callable[[PeftModel, str], Decoder] = make_decoder
+    stop: Stop | None = None
+    cpu_seconds: Callable[[], float] = time.process_time
+
+
 def train_run(
     run: Run,
     base_record: Mapping[str, Any],
@@ -71,7 +97,7 @@ def train_run(
     *,
     checkpoint_every: int = 10,
     root: Path = Path(),
-    cpu_before: float = 0.0,
+    around: Around | None = None,
 ) -> dict[str, Any]:
     """Train one run to its end, or go on from its newest checkpoint.
 
@@ -83,7 +109,7 @@ def train_run(
         work: the run's checkpoint folder, kept across kills.
         checkpoint_every: steps between checkpoints.
         root: the project folder (for the tracking store).
-        cpu_before: CPU seconds that this process had used for other runs when this one began.
+        around: what a process of several runs provides; by default the run has a process of its own.
 
     Returns:
         The run's record.
@@ -94,13 +120,14 @@ def train_run(
     """
     spec = run.spec.value
     fix_threads(int(spec["threads"]))
+    around = around or Around()
     tags = {"panels": panels.hash, "base": str(base_record["hash"])}
     with state.exclusive(work), open_run(run, spec, tags, root) as log:
         if spec["training"] is None:
             return log.finish({"adapter": None, "steps": 0})
-        trainer = Trainer(run, base_record, panels, critic_record)
+        trainer = Trainer(run, base_record, panels, critic_record, around)
         trainer.resume(work, log)
-        with _deferred_stop() as stop:
+        with deferred_stop() if around.stop is None else nullcontext(around.stop) as stop:
             for step in tqdm(
                 range(trainer.step, trainer.settings.steps),
                 desc=f"{run.cell} seed {run.seed}",
@@ -122,7 +149,7 @@ def train_run(
                     log.flush()
                 if stop.requested and not last:
                     raise KeyboardInterrupt
-        return trainer.finish(log, work, cpu_before)
+        return trainer.finish(log, work)
 
 
 class Trainer:
@@ -141,8 +168,10 @@ class Trainer:
         base_record: Mapping[str, Any],
         panels: Panels,
         critic_record: Mapping[str, Any] | None,
+        around: Around | None = None,
     ) -> None:
         spec = run.spec.value
+        self.around = around or Around()
         self.run = run
         self.seed = run.seed
         self.settings = Training.model_validate(spec["training"])
@@ -150,7 +179,7 @@ class Trainer:
         self.family: Family = load_family(FamilyConfig.model_validate(spec["base"]["family"]))
         self.panels = panels
         self.tasks = panels.split("train")
-        checkpoint = open_base(spec["base"], base_record, self.family)
+        checkpoint = self.around.checkpoint or open_base(spec["base"], base_record, self.family)
         heads = self.method.critic.outputs
         self.agent: Agent = attach(checkpoint, stream_seed(self.seed, "adapter"), value_heads=heads)
         self.policy_optimiser = self._optimiser(policy_parameters(self.agent), self.settings.lr)
@@ -270,7 +299,7 @@ class Trainer:
         tasks = [self.tasks[i] for i in chosen]
         told_before = contexts(self.family, tasks, self.method.sampling.context)
         return rollout(
-            make_decoder(self.agent.model, "policy"),
+            self.around.decoder(self.agent.model, "policy"),
             self.agent.chat,
             self.family.make,
             tasks,
@@ -417,7 +446,7 @@ class Trainer:
 
     def _sampler(self) -> Sampler:
         return Sampler(
-            lambda: make_decoder(self.agent.model, "policy"),
+            lambda: self.around.decoder(self.agent.model, "policy"),
             self.agent.chat,
             self.family,
             self.settings.temperature,
@@ -481,7 +510,7 @@ class Trainer:
         self.critic_rows = found.rows.get("critic", [])
         log.tag("resumed_at", self.step)
 
-    def finish(self, log: RunLog, work: Path, cpu_before: float = 0.0) -> dict[str, Any]:
+    def finish(self, log: RunLog, work: Path) -> dict[str, Any]:
         """Write the final adapter and tables, log them and close the run."""
         self.sent = 0
         self.send(log)
@@ -494,10 +523,9 @@ class Trainer:
                 rows = pd.DataFrame(self.critic_rows, columns=list(CRITIC_COLUMNS))
                 write_parquet(rows, out / "critic_values.parquet")
         log.artifact(work / "final")
-        used = resource.getrusage(resource.RUSAGE_SELF)
         cost = {
-            "cpu_seconds": round(used.ru_utime + used.ru_stime - cpu_before, 1),
-            "peak_memory_mb": round(used.ru_maxrss / 1024, 1),
+            "cpu_seconds": round(self.around.cpu_seconds(), 1),
+            "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         }
         return log.finish({"adapter": "adapter", "steps": self.step, **cost})
 
@@ -534,14 +562,10 @@ def critic_rows(step: int, name: str, batch: TurnBatch, prompts: list[str]) -> l
     return rows
 
 
-class _Stop:
-    requested = False
-
-
 @contextmanager
-def _deferred_stop() -> Iterator[_Stop]:
+def deferred_stop() -> Iterator[Stop]:
     """SIGTERM and Ctrl-C only ask for a stop, which the loop grants after a checkpoint."""
-    stop = _Stop()
+    stop = Stop()
 
     def ask(signum: int, frame: object) -> None:
         stop.requested = True

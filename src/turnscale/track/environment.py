@@ -94,7 +94,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
 def model_device(spec: Mapping[str, Any]) -> str:
     """Where the model of a job's specification is: that of the ``base`` which a critic's or training's names."""
     model = spec.get("base", spec).get("model")
-    return str(model["device"]) if isinstance(model, Mapping) else "cpu"
+    return str(model.get("device", "cpu")) if isinstance(model, Mapping) else "cpu"
 
 
 def gpus(device: str) -> list[dict[str, Any]]:

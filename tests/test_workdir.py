@@ -64,9 +64,23 @@ def test_long_jobs_that_outlived_their_workflow_are_named_and_go_on(
     process(table, 11, folder, "/venv/bin/python", "/venv/bin/turnscale", "job", "train", "--spec", "x")
     process(table, 12, tmp_path, "/venv/bin/python", "/venv/bin/turnscale", "job", "train")  # elsewhere
     process(table, 13, folder, "/venv/bin/python", "/venv/bin/turnscale", "plan", "job")
-    process(table, 14, folder, "/bin/bash", "-c", "set -e; turnscale job evaluate --run x > y 2>&1")
+    process(table, 14, folder, "/usr/bin/turnscale", "job", "evaluate", "--run", "x")
     assert release_stale_lock(folder, table) == 2
     assert "kill 11 14" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["/bin/bash", "-c", "turnscale job unlock; turnscale audit x"],
+        ["timeout", "9", "turnscale", "job", "table"],
+        ["/venv/bin/python", "/venv/bin/turnscale", "job", "unlock"],
+    ],
+)
+def test_what_only_waits_for_a_job_is_not_waited_for(folder: Path, table: Path, words: list[str]) -> None:
+    """It may be what started this very command."""
+    process(table, 11, folder, *words)
+    assert release_stale_lock(folder, table) == 2
 
 
 def test_short_jobs_that_outlived_their_workflow_are_waited_for(

@@ -16,10 +16,9 @@ from pathlib import Path
 from turnscale.errors import TurnscaleError
 from turnscale.files import lock
 
-JOB = re.compile(rb"(?:^|[ /])turnscale (?:job (?:tabular )?([a-z-]+)|(audit))(?: |$)")
+JOB = re.compile(rb"(?:.*/)?turnscale (?:job (?!unlock)(?:tabular )?([a-z-]+)|(audit))(?: .*)?", re.DOTALL)
 LOCKED = {b"base", b"critic", b"train", b"train-pack", b"evaluate", b"block"}
 """Jobs that hold the lock of their record (`only_writer`); a new workflow need not wait for them to begin."""
-SHELLS = {b"sh", b"bash", b"dash"}
 
 
 @contextmanager
@@ -144,7 +143,7 @@ def stop_on_sigterm() -> None:
         for child in psutil.Process().children(recursive=True):
             try:
                 words = [os.fsencode(word) for word in child.cmdline()]
-                if child.pid not in asked and _job(words) is not None and not _is_shell(words):
+                if words and child.pid not in asked and _job(words) is not None:
                     child.send_signal(signal.SIGTERM)
                     asked.add(child.pid)
             except psutil.Error:
@@ -164,13 +163,10 @@ def stop_on_sigterm() -> None:
 
 
 def _job(words: list[bytes]) -> bytes | None:
-    """Name of the job that a command line runs, also inside a shell's ``-c``; None for anything else."""
-    found = JOB.search(b" ".join(words if _is_shell(words) else words[:5]))
+    """Name of the job that a process is; None for anything else, such as a shell or ``timeout`` around one."""
+    python = words[0].rpartition(b"/")[2].startswith(b"python")
+    found = JOB.fullmatch(b" ".join(words[1:5] if python else words[:4]))
     return None if found is None else found[1] or found[2]
-
-
-def _is_shell(words: list[bytes]) -> bool:
-    return words[0].rpartition(b"/")[2] in SHELLS
 
 
 def _is_snakemake(words: list[bytes]) -> bool:

@@ -3,6 +3,7 @@
 #   snakemake --config study=mpo scale=quick seeds=5
 #   snakemake -n                      what would run, and why
 #   snakemake tables figures --config partial=true    from finished runs only; trains nothing
+#   snakemake runs --config share=2/3                 the second of three machines' runs; no tables
 #
 # What to run is decided in Python (turnscale.study.resolve) when this file is read; the rules only say how.
 from snakemake.utils import min_version
@@ -51,8 +52,7 @@ rule all:
 
 rule runs:
     input:
-        RUNS,
-        EVALUATIONS,
+        SHARE,
 
 
 rule tables:

@@ -18,12 +18,13 @@ from turnscale.study import Run, Spec, load_scale, load_study, resolve
 from turnscale.track.records import (
     base_key,
     critic_key,
+    panels_key,
     publish,
     publish_evaluation,
     read_record,
-    read_with_files,
     write_record,
 )
+from turnscale.track.share import fetch, obtain, read_shared
 from turnscale.workdir import only_writer
 
 if TYPE_CHECKING:
@@ -52,19 +53,26 @@ def tracking(out: Out) -> None:
 
 
 @app.command()
-def panels(spec: SpecFile, out: Out) -> None:
-    """Freeze the task panels of a family and check that they are disjoint."""
-    from turnscale.envs.panels import make_panels, split_sizes
+def panels(spec: SpecFile, scale: Scale, out: Out) -> None:
+    """Freeze the task panels of a family and check that they are disjoint, or take them from the store."""
+    from turnscale.envs.panels import load_panels, make_panels, split_sizes
     from turnscale.envs.registry import load_family
 
-    value = read_spec(spec, "panels").value
-    family = load_family(value["family"], file=spec)
-    make_panels(family, split_sizes(value["panels"], family.benchmarks)).save(out)
+    found = read_spec(spec, "panels")
+    key = panels_key(scale, found.value, found.hash)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "panels.json"
+        if fetch(key, Path(scratch), ROOT) is None:
+            family = load_family(found.value["family"], file=spec)
+            frozen = make_panels(family, split_sizes(found.value["panels"], family.benchmarks))
+            frozen.save(file)
+            publish("panels", key, scale, found.value, {"hash": frozen.hash}, file, ROOT)
+        load_panels(file).save(out)
 
 
 @app.command()
 def base(spec: SpecFile, panels: PanelsFile, scale: Scale, out: Out) -> None:
-    """Make or check a starting checkpoint."""
+    """Make or check a starting checkpoint, or take it from the store."""
     from turnscale.envs.panels import load_panels
     from turnscale.train.base import make_base
 
@@ -72,10 +80,13 @@ def base(spec: SpecFile, panels: PanelsFile, scale: Scale, out: Out) -> None:
     with only_writer(out) as made:
         if made:
             return
+        key = base_key(scale, found.value, found.hash)
+        if obtain(key, out, ROOT):
+            return
         _empty(out.parent)
         record = make_base(found.value, out.parent, load_panels(panels))
-        key = base_key(scale, found.value, found.hash)
-        write_record(out, publish("base", key, scale, found.value, record, out.parent, ROOT))
+        if not obtain(key, out, ROOT):  # one machine's is everyone's: the first to finish
+            write_record(out, publish("base", key, scale, found.value, record, out.parent, ROOT))
 
 
 @app.command()
@@ -87,7 +98,7 @@ def critic(
     seed: Seed,
     out: Out,
 ) -> None:
-    """Warm a critic up on rollouts of the starting checkpoint."""
+    """Warm a critic up on rollouts of the starting checkpoint, or take it from the store."""
     from turnscale.envs.panels import load_panels
     from turnscale.train.warmup import warm_critic
 
@@ -95,10 +106,13 @@ def critic(
     with only_writer(out) as made:
         if made:
             return
-        _empty(out.parent)
-        record = warm_critic(found.value, read_with_files(base), load_panels(panels), seed, out.parent)
         key = critic_key(scale, found.value, found.hash, seed)
-        write_record(out, publish("critic", key, scale, found.value, record, out.parent, ROOT))
+        if obtain(key, out, ROOT):
+            return
+        _empty(out.parent)
+        record = warm_critic(found.value, read_shared(base, ROOT), load_panels(panels), seed, out.parent)
+        if not obtain(key, out, ROOT):
+            write_record(out, publish("critic", key, scale, found.value, record, out.parent, ROOT))
 
 
 @app.command()
@@ -135,9 +149,9 @@ def train(
             return
         record = train_run(
             run,
-            read_with_files(base),
+            read_shared(base, ROOT),
             load_panels(panels),
-            None if critic is None else read_with_files(critic),
+            None if critic is None else read_shared(critic, ROOT),
             ROOT / "checkpoints" / run.key,
             checkpoint_every=load_scale(scale, ROOT).runtime.checkpoint_every,
             root=ROOT,
@@ -172,7 +186,7 @@ def train_pack(
     found = read_spec(spec, "train")
     method = load_study(study, ROOT).cells[cell].method
     runs = [Run(study, scale, family, model, cell, method, number, found) for number in seed]
-    critics = [read_with_files(path) for path in critic] if critic else [None] * len(runs)
+    critics = [read_shared(path, ROOT) for path in critic] if critic else [None] * len(runs)
     if len(critics) != len(runs):
         raise ConfigError(
             f"got {len(runs)} seeds and {len(critics)} critics.",
@@ -187,7 +201,7 @@ def train_pack(
                 Member(run, record, ROOT / "checkpoints" / run.key)
                 for run, record in zip(runs, critics, strict=True)
             ],
-            read_with_files(base),
+            read_shared(base, ROOT),
             load_panels(panels),
             checkpoint_every=runtime.checkpoint_every,
             root=ROOT,
@@ -210,7 +224,7 @@ def evaluate(
     with only_writer(out) as made, tempfile.TemporaryDirectory() as scratch:
         if made:
             return
-        outcomes = evaluate_run(record, found, read_with_files(base), panels)
+        outcomes = evaluate_run(record, found, read_shared(base, ROOT), panels)
         summary = {
             f"test_{str(benchmark).replace('-', '_')}_pass_at_1": float(part["success"].mean())
             for benchmark, part in outcomes.groupby("benchmark")

@@ -53,6 +53,7 @@ class Products:
                 file=plan.results() / plan.study.study,
                 remedy="run 'make reproduce', or 'turnscale runs restore' if the tracking store has them.",
             )
+        self._chosen = chosen
         self.runs = [str(plan.run_path(cell, seed)) for cell, seed in chosen]
         self.evaluations = [str(plan.evaluation_path(cell, seed)) for cell, seed in chosen]
 
@@ -60,6 +61,29 @@ class Products:
         root = self.plan.root
         paths = (self.plan.run_path(cell, seed), self.plan.evaluation_path(cell, seed))
         return all((root / path).exists() for path in paths)
+
+    def share(self, asked: Any = None) -> list[str]:
+        """Records of the runs that one of several machines makes; all of them if nothing is asked.
+
+        Machines share by seed, since a seed's critic is one for all its cells; seeds that share a process stay
+        together.
+
+        Args:
+            asked: ``1/3`` for the first of three machines.
+
+        Raises:
+            ConfigError: not of that form, or more machines than seeds, so that one would have nothing to do.
+        """
+        part, machines = _fraction("1/1" if asked is None else asked)
+        mine = [(c, seed) for c, seed in self._chosen if seed // self.pack % machines == part - 1]
+        if not mine:
+            raise ConfigError(
+                f"{asked} leaves this machine no run.",
+                key="share",
+                remedy="name fewer machines, or more seeds.",
+            )
+        records = [(self.plan.run_path(c, s), self.plan.evaluation_path(c, s)) for c, s in mine]
+        return [str(path) for pair in records for path in pair]
 
     @property
     def _stem(self) -> Path:
@@ -281,6 +305,15 @@ class Products:
             found += package.glob(name if "*" in name else f"{name}/**/*.py")
         here = Path.cwd()
         return sorted(str(path.relative_to(here) if path.is_relative_to(here) else path) for path in found)
+
+
+def _fraction(asked: Any) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", str(asked))
+    if found is None or int(found[1]) > int(found[2]):
+        raise ConfigError(
+            f"is {str(asked)!r}.", key="share", remedy="write 2/3 for the second of three machines."
+        )
+    return int(found[1]), int(found[2])
 
 
 def pack_size(plan: Plan, asked: Any = None) -> int:

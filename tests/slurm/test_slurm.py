@@ -7,8 +7,6 @@ The Slurm is this test's own, on loopback, and is gone afterwards. Skipped, with
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -21,15 +19,14 @@ import pandas as pd
 import pytest
 
 from tests.servers import mlflow_server, stop_session
+from tests.slurm.conftest import Machines
 from tests.slurm.loopback import NODES, Cluster, Job, Unavailable, loopback_slurm
-from turnscale.study import Plan, resolve
+from tests.slurm.workflow import CONFIG, environment, project
+from turnscale.study import Plan
 from turnscale.track.records import read_record
 
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
-CONFIG = ("--config", "study=loopback", "scale=loopback")
 SLURM = ("--profile", "profiles/slurm", "--workflow-profile", "none", "--jobs", "4")
 # This Slurm has no accounting database and forgets nothing in ten minutes; asking it often costs nothing.
 ASKING = ("--slurm-no-account", "--slurm-status-command", "squeue", "--seconds-between-status-checks", "1")
@@ -37,24 +34,6 @@ PATIENCE = ("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", 
 WAIT_SECONDS = 600
 MARGIN = 6
 """Steps that must still be to do when the training is cancelled."""
-
-
-def project(folder: Path) -> Path:
-    """The workflow and its configuration in ``folder``, with the study of this test."""
-    folder.mkdir(parents=True)
-    for name in ("Snakefile", "workflow", "profiles", "configs"):
-        source = PROJECT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
-    shutil.copy(HERE / "study.yaml", folder / "configs/studies/loopback.yaml")
-    shutil.copy(HERE / "scale.yaml", folder / "configs/scales/loopback.yaml")
-    return folder
-
-
-def environment(address: str | None) -> dict[str, str]:
-    """This environment with its programs first and the tracking store at ``address``."""
-    found = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
-    found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{found.get('PATH', '')}"
-    return found if address is None else {**found, "MLFLOW_TRACKING_URI": address}
 
 
 @dataclass
@@ -100,16 +79,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     if find_spec("snakemake_executor_plugin_slurm") is None:
         pytest.skip("NOT TESTED: the workflow through Slurm. The extra `slurm` is not installed.")
     scratch = tmp_path_factory.mktemp("slurm")
-    root = project(scratch / "cluster")
-    plan = resolve("loopback", "loopback", root=root)
+    plan = project(scratch / "cluster")
     log = scratch / "snakemake.log"
     try:
         with loopback_slurm() as cluster, mlflow_server(scratch / "server") as address:
-            command = [sys.executable, "-m", "snakemake", *SLURM, *ASKING, *PATIENCE, *CONFIG]
+            command = [sys.executable, "-m", "snakemake", *SLURM, *ASKING, *PATIENCE]
+            command += ["--config", *CONFIG]
             with log.open("wb") as sink:
                 snakemake = subprocess.Popen(
                     command,
-                    cwd=root,
+                    cwd=plan.root,
                     stdout=sink,
                     stderr=subprocess.STDOUT,
                     env=environment(address),
@@ -180,21 +159,17 @@ def test_no_metric_was_lost_or_logged_twice(ran: Ran) -> None:
     assert all(sorted(histories[0][name]) == sorted(histories[1][name]) for name in histories[0])
 
 
-def test_tables_are_those_of_a_run_without_slurm(ran: Ran, tmp_path: Path) -> None:
-    root = project(tmp_path / "local")
-    command = (sys.executable, "-m", "snakemake", "--cores", "2", *CONFIG)
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment(None))
-    assert done.returncode == 0, done.stdout + done.stderr
-    for form in ("md", "tex"):
-        name = f"paper_tables/loopback/loopback_main.{form}"
-        assert (root / name).read_bytes() == (ran.plan.root / name).read_bytes()
-    figure = "figures/loopback/loopback_learning.csv"
-    assert (root / figure).read_bytes() == (ran.plan.root / figure).read_bytes()
-    tables = [
-        pd.read_csv(folder / "paper_tables/loopback/loopback_main.csv", dtype=str)
-        for folder in (root, ran.plan.root)
-    ]
-    assert list(tables[0].columns) == list(tables[1].columns)
+def test_tables_are_those_of_a_run_without_slurm(ran: Ran, machines: Machines) -> None:
+    without = machines.plans[0]
+    for name in (
+        "paper_tables/loopback/loopback_main.md",
+        "paper_tables/loopback/loopback_main.tex",
+        "figures/loopback/loopback_learning.csv",
+    ):
+        assert (without.root / name).read_bytes() == (ran.plan.root / name).read_bytes()
     # Each training has its own id in each store; every number must agree to its last digit.
-    first, second = (table.drop(columns="run_ids") for table in tables)
-    pd.testing.assert_frame_equal(first, second)
+    tables = [
+        pd.read_csv(plan.root / "paper_tables/loopback/loopback_main.csv", dtype=str).drop(columns="run_ids")
+        for plan in (without, ran.plan)
+    ]
+    pd.testing.assert_frame_equal(*tables)

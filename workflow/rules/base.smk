@@ -1,4 +1,5 @@
-# Once per scale: the tracking store, task panels, starting checkpoints and warmed-up critics.
+# Once per scale: the tracking store, task panels, starting checkpoints and warmed-up critics. Machines with one store
+# share them: what another has finished is taken from there.
 
 
 localrules:
@@ -21,6 +22,7 @@ rule tracking:
 rule panels:
     input:
         spec=ancient("results/{scale}/specs/panels-{panels}.json"),
+        tracking=ancient(TRACKING),
     output:
         "results/{scale}/panels/{family}-{panels}.json",
     log:
@@ -28,7 +30,7 @@ rule panels:
     conda:
         "../envs/turnscale.yaml"
     shell:
-        "turnscale job panels --spec {input.spec:q} --out {output:q} > {log:q} 2>&1"
+        "turnscale job panels --spec {input.spec:q} --scale {wildcards.scale:q} --out {output:q} > {log:q} 2>&1"
 
 
 rule base:

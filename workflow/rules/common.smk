@@ -18,6 +18,7 @@ try:
         pack=pack_size(PLAN, config.get("pack")),
     )
     PLAN.write_specs()
+    SHARE = PRODUCTS.share(config.get("share"))
 except TurnscaleError as error:
     raise WorkflowError(str(error)) from None
 

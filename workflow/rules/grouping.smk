@@ -7,6 +7,10 @@ from turnscale.tabular.plan import resolve_tabular, summary_after, summary_befor
 from turnscale.workflow import Products
 
 config.setdefault("scale", "grouping5")
+if "share" in config:
+    raise WorkflowError(
+        "share: the runs of a tabular study take minutes and are not divided among machines."
+    )
 
 try:
     PLAN = resolve_tabular(
@@ -23,6 +27,7 @@ RECORDS = {
 }
 RUNS = [*RECORDS, str(PLAN.estimators_path)]
 EVALUATIONS = []
+SHARE = RUNS
 TIDY = [
     str(PLAN.tables_dir / name)
     for name in (

@@ -115,6 +115,19 @@ class Store:
         rows = insist(lambda: self._client.get_metric_history(job.stored_id, metric), "read a metric")
         return sorted((int(row.step), int(row.timestamp), float(row.value)) for row in rows)
 
+    def find(self, key: str) -> StoredJob | None:
+        """The oldest finished job of that key; None if there is none."""
+        found = insist(
+            lambda: self._client.search_runs(
+                [self._experiment],
+                filter_string=f"tags.`turnscale.key` = '{key}' and attributes.status = 'FINISHED'",
+                order_by=["attributes.start_time ASC"],
+            ),
+            "look up a job",
+        )
+        jobs = [job for job in map(_job, found) if job.complete and not job.superseded]
+        return jobs[0] if jobs else None
+
     @contextmanager
     def artifact(self, run_id: str, name: str, checksum: str | None = None) -> Iterator[Path]:
         """A run's artifact as a readable file or folder, for the length of the ``with`` block.

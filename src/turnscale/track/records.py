@@ -71,6 +71,11 @@ def _damaged(folder: Path, record: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def panels_key(scale: str, spec: Mapping[str, Any], digest: str) -> str:
+    """Key of frozen task panels in the store."""
+    return f"{scale}/panels/{spec['family']['name']}-{digest}"
+
+
 def base_key(scale: str, spec: Mapping[str, Any], digest: str) -> str:
     """Key of a starting checkpoint in the store."""
     return f"{scale}/base/{spec['family']['name']}/{spec['model']['name']}-{digest}"
@@ -91,15 +96,15 @@ def publish(
     folder: Path,
     root: Path,
 ) -> dict[str, Any]:
-    """Put a finished base or critic into the store: its record, its numbers as metrics, and its files.
+    """Put finished panels, a base or a critic into the store: record, numbers as metrics, and files.
 
     Args:
-        kind: ``base`` or ``critic``.
+        kind: ``panels``, ``base`` or ``critic``.
         key: its name in the store.
         scale: the scale.
         spec: its specification.
         record: what the job measured.
-        folder: its files, all of which are uploaded under their relative names.
+        folder: its files, all of which are uploaded under their relative names; or its one file.
         root: the project folder.
 
     Returns:

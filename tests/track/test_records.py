@@ -72,6 +72,50 @@ def test_unfinished_failed_and_unevaluated_runs_are_counted_or_refused(project: 
     assert not (project.root / more.run_path(grpo, 3)).exists()
 
 
+def test_collecting_again_reads_only_what_is_new(
+    project: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = project.root / "tables"
+    mpo = next(cell for cell in project.cells if cell.cell == "mpo")
+    last = project.root / project.evaluation_path(mpo, 1)
+    kept = last.read_bytes()
+    last.unlink()
+    collect(project, out, partial=True)
+    last.write_bytes(kept)
+    read: list[str] = []
+    whole = Store.artifact
+
+    def counted(self: Store, run_id: str, name: str, checksum: str | None = None) -> object:
+        read.append(name)
+        return whole(self, run_id, name, checksum)
+
+    monkeypatch.setattr(Store, "artifact", counted)
+    for name in files(out):
+        (out / name).unlink()  # as the workflow does before it makes an output again
+    collect(project, out)
+    assert len(read) == 2 and read[1] == "metrics.parquet"
+    assert "outcomes: 5 runs, 1 of them read from the store" in capsys.readouterr().out
+    grown = files(out)
+    shutil.rmtree(project.root / "results/tiny/mpo/collected")
+    collect(project, out)
+    assert files(out) == grown
+
+
+def test_outcomes_of_another_run_are_refused(project: Plan) -> None:
+    cell = project.cells[1]
+    path = project.root / project.evaluation_path(cell, 0)
+    record = read_record(path)
+    other = read_record(project.root / project.evaluation_path(cell, 1))
+    artifacts = project.root / "mlflow/artifacts"
+    shutil.copy(
+        artifacts / other["run_id"] / "artifacts" / other["outcomes"],
+        artifacts / record["run_id"] / "artifacts" / record["outcomes"],
+    )
+    write_record(path, {**record, "sha256": other["sha256"]})
+    with pytest.raises(DataError, match="outcomes of seed 1 in the run of seed 0"):
+        collect(project, project.root / "tables")
+
+
 def test_nothing_finished_is_refused(project: Plan) -> None:
     shutil.rmtree(project.root / "results")
     with pytest.raises(DataError, match="no planned run is finished"):

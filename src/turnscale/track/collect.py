@@ -1,21 +1,30 @@
-"""From records and the tracking store to tidy tables: outcomes, metrics, critic values and survivorship."""
+"""From records and the tracking store to tidy tables: outcomes, metrics, critic values and survivorship.
+
+The tables are kept under ``collected/`` too, piece by piece, so that collecting again reads from the store only what
+it has not read before: one more seed of a large study costs that seed, and a rewrite of what is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import shutil
+from collections.abc import Mapping
+from functools import partial as bind
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from turnscale.errors import DataError
-from turnscale.files import write_csv, write_parquet
+from turnscale.files import replacing, write_csv
 from turnscale.study import Plan, ResolvedCell
-from turnscale.track.read import Store
+from turnscale.track.pieces import Piece, write_pieces
+from turnscale.track.read import Store, StoredJob
 from turnscale.track.records import read_record
 
 IDENTITY = ("study", "scale", "family", "model", "cell", "method", "seed", "run_id")
-ATTEMPT = ["family", "model", "cell", "seed", "benchmark", "task", "attempt"]
+ATTEMPT = ("benchmark", "task", "attempt")
 METRICS = ("step", "metric", "value")
 CRITIC = (
     "checkpoint",
@@ -46,51 +55,70 @@ def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:
 
     Raises:
         DataError: a planned run is not finished (unless ``partial``), none is, or an attempt occurs twice.
-        TrackingError: an artifact is missing or differs from its checksum.
+        TrackingError: an artifact that was not collected before is missing or differs from its checksum.
     """
     store = Store(plan.root)
-    jobs = store.jobs(plan.scale.scale)
-    keys = {(run.family, run.model, run.cell, run.seed): run.key for run in plan.runs()}
-    outcomes: list[pd.DataFrame] = []
-    metrics: list[pd.DataFrame] = []
-    critic: list[pd.DataFrame] = []
+    pieces: dict[str, list[Piece]] = {"outcomes": [], "metrics": [], "critic_values": []}
+    missing: list[tuple[int, str, bool]] = []
     survivors: list[dict[str, Any]] = []
-    for cell in plan.cells:
+    keys = {(run.family, run.model, run.cell, run.seed): run.key for run in plan.runs()}
+    for number, cell in enumerate(plan.cells):
         counts = {"planned": len(cell.seeds), "finished": 0, "failed": 0, "excluded": 0}
+        survivors.append({"family": cell.family, "model": cell.model, "cell": cell.cell, **counts})
         for seed in cell.seeds:
             record, evaluation = _records(plan, cell, seed)
-            if record is None or evaluation is None:
-                if not partial:
-                    raise DataError(
-                        "is not finished.",
-                        file=plan.run_path(cell, seed),
-                        remedy="run the workflow, or collect with --partial.",
-                    )
-                job = jobs.get(keys[cell.family, cell.model, cell.cell, seed])
-                if record is not None:
-                    counts["excluded"] += 1
-                elif job is not None and job.status in ("FAILED", "KILLED"):
-                    counts["failed"] += 1
+            if record is not None and evaluation is not None:
+                survivors[-1]["finished"] += 1
+                pieces["outcomes"].append(_outcomes(store, record, evaluation))
+                for name in ("metrics", "critic_values"):
+                    pieces[name] += _table(store, record, f"{name}.parquet")
                 continue
-            counts["finished"] += 1
-            outcomes.append(_outcomes(store, record, evaluation))
-            metrics += _table(store, record, "metrics.parquet")
-            critic += _table(store, record, "critic_values.parquet")
-        survivors.append({"family": cell.family, "model": cell.model, "cell": cell.cell, **counts})
-    if not outcomes:
+            if not partial:
+                raise DataError(
+                    "is not finished.",
+                    file=plan.run_path(cell, seed),
+                    remedy="run the workflow, or collect with --partial.",
+                )
+            missing.append((number, keys[cell.family, cell.model, cell.cell, seed], record is not None))
+    if not pieces["outcomes"]:
         raise DataError(
             "no planned run is finished.",
             file=plan.results() / plan.study.study,
             remedy="run 'make reproduce', or 'turnscale runs restore' if the tracking store has them.",
         )
-    table = pd.concat(outcomes, ignore_index=True)
-    twice = table[table.duplicated(ATTEMPT)]
-    if len(twice):
-        raise DataError(f"an attempt occurs twice: {dict(twice.iloc[0][ATTEMPT])}.", file=out_dir)
-    write_parquet(table, out_dir / "outcomes.parquet")
-    write_parquet(_join(metrics, METRICS), out_dir / "metrics.parquet")
-    write_parquet(_join(critic, CRITIC), out_dir / "critic_values.parquet")
+    _count(survivors, missing, store.jobs(plan.scale.scale) if missing else {})
+    kept = plan.root / plan.results() / plan.study.study / "collected"
+    columns = {"outcomes": (*IDENTITY, *ATTEMPT, "success"), "metrics": METRICS, "critic_values": CRITIC}
+    for name, parts in pieces.items():
+        file = kept / f"{name}.parquet"
+        header = columns[name] if name == "outcomes" else (*IDENTITY, *columns[name])
+        opened = write_pieces(parts, file, header)
+        print(f"{name}: {len(parts)} runs, {opened} of them read from the store", flush=True)
+        _publish(file, out_dir / file.name)
     write_csv(pd.DataFrame(survivors), out_dir / "survivorship.csv")
+
+
+def _count(
+    survivors: list[dict[str, Any]],
+    missing: list[tuple[int, str, bool]],
+    jobs: Mapping[str, StoredJob],
+) -> None:
+    """Count each missing run, (row of its cell, key, whether trained), as excluded, failed or neither."""
+    for number, key, trained in missing:
+        job = jobs.get(key)
+        if trained:
+            survivors[number]["excluded"] += 1
+        elif job is not None and job.status in ("FAILED", "KILLED"):
+            survivors[number]["failed"] += 1
+
+
+def _publish(file: Path, target: Path) -> None:
+    """Put a kept table where it is read: a second name of the same bytes, or a copy where that cannot be."""
+    with replacing(target) as temporary:
+        try:
+            os.link(file, temporary)
+        except OSError:
+            shutil.copyfile(file, temporary)
 
 
 def _records(
@@ -103,30 +131,45 @@ def _records(
     return record, read_record(evaluation) if evaluation.exists() else None
 
 
-def _outcomes(store: Store, record: Mapping[str, Any], evaluation: Mapping[str, Any]) -> pd.DataFrame:
+def _outcomes(store: Store, record: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Piece:
     if evaluation["run_id"] != record["run_id"]:
         raise DataError(
             f"evaluation of run {evaluation['run_id']} beside training run {record['run_id']}.",
             key=str(record["key"]),
             remedy="remove the evaluation's record and run the workflow again.",
         )
-    with store.artifact(evaluation["run_id"], evaluation["outcomes"], evaluation["sha256"]) as path:
-        return pd.read_parquet(path)
+    checksum = str(evaluation["sha256"])
+    return Piece(
+        checksum,
+        {column: record[column] for column in IDENTITY},
+        bind(store.artifact, record["run_id"], evaluation["outcomes"], checksum),
+        bind(_check_outcomes, record),
+    )
 
 
-def _table(store: Store, record: Mapping[str, Any], name: str) -> Iterator[pd.DataFrame]:
+def _check_outcomes(record: Mapping[str, Any], table: pa.Table) -> None:
+    for column in IDENTITY:
+        wrong = [value for value in table.column(column).unique().to_pylist() if value != record[column]]
+        if wrong:
+            raise DataError(
+                f"outcomes of {column} {wrong[0]!r} in the run of {column} {record[column]!r}.",
+                key=str(record["key"]),
+                remedy="remove the evaluation's record and run the workflow again.",
+            )
+    attempts = table.select(ATTEMPT).to_pandas()
+    twice = attempts[attempts.duplicated()]
+    if len(twice):
+        raise DataError(f"an attempt occurs twice: {dict(twice.iloc[0])}.", key=str(record["key"]))
+
+
+def _table(store: Store, record: Mapping[str, Any], name: str) -> list[Piece]:
     """The run's table of that name with its identity in each row; nothing if the run has none."""
     checksum = record["artifacts"].get(name)
     if checksum is None:
-        return
-    with store.artifact(record["run_id"], name, checksum) as path:
-        table = pd.read_parquet(path)
-    for position, column in enumerate(IDENTITY):
-        table.insert(position, column, record[column])
-    yield table
+        return []
+    identity = {column: record[column] for column in IDENTITY}
+    return [Piece(checksum, identity, bind(store.artifact, record["run_id"], name, checksum), _accept)]
 
 
-def _join(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
-    if not tables:
-        return pd.DataFrame(columns=[*IDENTITY, *columns])
-    return pd.concat(tables, ignore_index=True)
+def _accept(table: pa.Table) -> None:
+    """A table that the training wrote needs no check besides its checksum."""

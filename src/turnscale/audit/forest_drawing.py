@@ -36,6 +36,13 @@ def draw(forest: Forest) -> Figure:
             key="forest",
             remedy="give --reference or a single --metric, or split the ledger.",
         )
+    import matplotlib as mpl
+
+    with mpl.rc_context({"text.parse_math": False}):  # a name with '$' is a name, not a formula
+        return _figure(forest)
+
+
+def _figure(forest: Forest) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as NewFigure
 

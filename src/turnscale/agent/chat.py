@@ -56,6 +56,7 @@ class ChatFormat:
         self._opening = [] if system is None else [{"role": "system", "content": system}]
         in_thought = self.render("question").rstrip().endswith("<think>")
         self._probes = PROBES_IN_THOUGHT if in_thought else PROBES
+        self._before = len(self.render("question") + self._probes[0])  # an observation's text comes after it
         self.end_id = self._examine()
         self.prompt_ids = lru_cache(maxsize=4096)(self._prompt_ids)
         self.observation_ids = lru_cache(maxsize=4096)(self._observation_ids)
@@ -107,9 +108,8 @@ class ChatFormat:
 
     def _observation_ids(self, observation: str) -> tuple[int, ...]:
         """What follows an end token: the rest of the turn's frame, the observation, the generation prompt."""
-        turn = self._probes[0]
-        prefix = self.render("question") + turn
-        return self.encode(self.render("question", [turn], [observation])[len(prefix) :])[1:]
+        answered = self.render("question", [self._probes[0]], [observation])
+        return self.encode(answered[self._before :])[1:]
 
     def _examine(self) -> int:
         """Check that rendering is append-only and return the id that ends a turn."""

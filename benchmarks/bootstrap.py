@@ -16,15 +16,18 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from rows import Row, write
 from scipy.stats import trim_mean
 
 from turnscale.stats import (
@@ -56,14 +59,14 @@ def quarter_trimmed(table: np.ndarray) -> float:
     return float(trim_mean(table, 0.25, axis=None))
 
 
-def best_time(run: Callable[[], object], repeats: int = 5) -> float:
-    """Least CPU time of `repeats` runs, in seconds (one thread; a busy machine inflates wall time)."""
+def median_time(run: Callable[[], object], repeats: int = 5) -> float:
+    """Median CPU time of `repeats` runs, in seconds (one thread; a busy machine inflates wall time)."""
     times = []
     for _ in range(repeats):
         start = time.process_time()
         run()
         times.append(time.process_time() - start)
-    return min(times)
+    return statistics.median(times)
 
 
 def peak_memory(run: Callable[[], object]) -> float:
@@ -110,7 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--resamples", type=int, default=10_000)
     parser.add_argument("--peer-resamples", type=int, default=300)
+    parser.add_argument("--rows", type=Path, help="rows for benchmarks/run.py")
     options = parser.parse_args()
+    found: list[Row] = []
     rng = np.random.default_rng(0)
     ability = 2 * rng.standard_normal(TASKS)
     a, b = simulate(rng, "a", ability, 0.15), simulate(rng, "b", ability, 0.0)
@@ -123,9 +128,10 @@ def main() -> None:
     print("| drawn again | CPU seconds | µs per replicate | peak MiB |")
     print("|---|---|---|---|")
     for name, run in own_rows(a, b, resamples):
-        seconds = best_time(run)
+        seconds = median_time(run)
+        found.append(Row(f"two-arm bootstrap, {name}", "µs/replicate", 1e6 * seconds / resamples))
         print(f"| {name} | {seconds:.3f} | {1e6 * seconds / resamples:.2f} | {peak_memory(run):.1f} |")
-    seconds = best_time(lambda: compare(a, b, PASS1, Question.METHOD_NEW_TASKS), 20)
+    seconds = median_time(lambda: compare(a, b, PASS1, Question.METHOD_NEW_TASKS), 20)
     print(f"| none (crossed Satterthwaite, closed form) | {seconds:.5f} | | |")
 
     matrix = a.scores(PASS1)
@@ -157,14 +163,28 @@ def main() -> None:
     print("| statistic | this package | plain loop over rows | rliable | loop / this | rliable / this |")
     print("|---|---|---|---|---|---|")
     for statistic, function in (("mean", np.mean), ("interquartile mean", quarter_trimmed)):
-        mine = 1e6 * best_time(own(statistic)) / resamples
-        plain = 1e6 * best_time(loop(function)) / peers
+        mine = 1e6 * median_time(own(statistic)) / resamples
+        plain = 1e6 * median_time(loop(function)) / peers
+        note = f"rliable {peer}" if isinstance(peer, str) else ""
+        label = f"bootstrap of the {statistic}, against a loop over copied rows"
+        found.append(Row(label, "µs/replicate", mine, plain, plain / mine, note=note))
         row = f"| {statistic} | {mine:.3f} | {plain:.1f} "
         if isinstance(peer, str):
             print(f"{row}| {peer} | {plain / mine:.0f} | |")
         else:
-            other = 1e6 * best_time(theirs(*peer, statistic)) / peers
+            other = 1e6 * median_time(theirs(*peer, statistic)) / peers
             print(f"{row}| {other:.1f} | {plain / mine:.0f} | {other / mine:.0f} |")
+            found.append(
+                Row(
+                    f"bootstrap of the {statistic}, against rliable",
+                    "µs/replicate",
+                    mine,
+                    other,
+                    other / mine,
+                )
+            )
+    if options.rows:
+        write(options.rows, found)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from rows import Row, write
 from torch import Tensor
 
 from turnscale.batch import TurnBatch
@@ -186,15 +189,15 @@ ESTIMATORS: dict[str, tuple[Callable[[TurnBatch], Tensor], Callable[[TurnBatch],
 }
 
 
-def best_of(function: Callable[[], object], repeats: int) -> float:
-    """Shortest of several CPU times, in seconds, after one untimed call."""
+def median_of(function: Callable[[], object], repeats: int) -> float:
+    """Median CPU seconds of a call on one thread, after one untimed call."""
     function()
     times = []
     for _ in range(repeats):
         start = time.process_time()
         function()
         times.append(time.process_time() - start)
-    return min(times)
+    return statistics.median(times)
 
 
 def measure(rows: int, width: int, repeats: int) -> list[dict[str, object]]:
@@ -208,9 +211,9 @@ def measure(rows: int, width: int, repeats: int) -> list[dict[str, object]]:
         share = int(batch.action_mask[: len(sample)].sum()) / tokens
         looped = [token_loop(batch, row, name) for row in sample]
         worst = max(abs(float(got[row, c]) - a) for row in sample for c, a in looped[row].items())
-        fast = best_of(lambda f=package: f(batch), repeats)
-        slow = best_of(lambda f=columns: f(batch), 2)
-        naive = best_of(lambda n=name, s=sample: [token_loop(batch, row, n) for row in s], 2) / share
+        fast = median_of(lambda f=package: f(batch), repeats)
+        slow = median_of(lambda f=columns: f(batch), repeats)
+        naive = median_of(lambda n=name, s=sample: [token_loop(batch, row, n) for row in s], repeats) / share
         results.append(
             {
                 "estimator": name,
@@ -234,10 +237,11 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=["64x4096", "64x32768"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", type=Path, help="rows for benchmarks/run.py")
     args = parser.parse_args()
     torch.set_num_threads(1)
     results = []
-    print(f"torch {torch.__version__}, {platform.machine()}, 1 thread, CPU time, best of {args.repeats}")
+    print(f"torch {torch.__version__}, {platform.machine()}, 1 thread, CPU time, median of {args.repeats}")
     print(
         f"{'estimator':11} {'shape':12} {'package':>9} {'columns':>10} {'tokens':>10} {'x cols':>7} {'x tok':>7}"
     )
@@ -252,6 +256,15 @@ def main() -> None:
             )
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
+    if args.rows:
+        write(args.rows, [table_row(result) for result in results])
+
+
+def table_row(result: dict[str, Any]) -> Row:
+    """One estimator against the loop over columns."""
+    name = f"{result['estimator']} at {result['shape']}, against a loop over columns"
+    note = f"{result['times_tokens']:.0f} times a loop over tokens"
+    return Row(name, "ms", result["package_ms"], result["columns_ms"], result["times_columns"], note=note)
 
 
 if __name__ == "__main__":

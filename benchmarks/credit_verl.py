@@ -9,12 +9,15 @@ verl's function also whitens its advantages, so what is compared is its returns 
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from rows import Row, write
 
 from turnscale.axes import CREDIT
 from turnscale.batch import TurnBatch
@@ -62,6 +65,9 @@ def main() -> None:
     """Print both times, their ratio and the largest difference."""
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
+    parser = argparse.ArgumentParser(description="Token GAE against verl's.")
+    parser.add_argument("--rows", type=Path, help="rows for benchmarks/run.py")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     batch, paid = make_batch()
     mask = batch.action_mask.float()
@@ -73,6 +79,10 @@ def main() -> None:
     print(
         f"turnscale {ours * 1e3:.1f} ms, verl {theirs * 1e3:.1f} ms, ratio {theirs / ours:.1f}, gap {gap:.1e}"
     )
+    if args.rows:
+        name = f"token GAE at [{ROWS}, {TOKENS}], against verl 0.9"
+        note = f"advantages agree to {gap:.0e}"
+        write(args.rows, [Row(name, "ms", ours * 1e3, theirs * 1e3, theirs / ours, note=note)])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import yaml
+from rows import Row, write
 
 from turnscale.study import Plan, resolve
 
@@ -98,8 +99,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="*", type=int, default=[100, 1000, 5000])
+    parser.add_argument("--rows", type=Path, help="rows for benchmarks/run.py")
+    args = parser.parse_args()
+    rows: list[Row] = []
     print(f"{'runs':>6} {'state':<18} {'jobs':>6} {'wall s':>7} {'CPU s':>7} {'MB':>5}")
-    for runs in parser.parse_args().runs:
+    for runs in args.runs:
         with tempfile.TemporaryDirectory() as scratch:
             plan = prepare(Path(scratch), runs)
             states = [("new", ()), ("finished", ()), ("one seed more", (f"seeds={len(plan.seeds) + 1}",))]
@@ -111,7 +115,10 @@ def main() -> None:
                     f"{len(plan.runs()):>6} {state:<18} {jobs:>6} {wall:>7.1f} {cpu:>7.1f} {memory:>5.0f}",
                     flush=True,
                 )
+                rows.append(Row(f"dry run of {runs:,} runs, {state}", "s", wall, note=f"{memory:.0f} MB"))
     print(f"this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+    if args.rows:
+        write(args.rows, rows)
 
 
 if __name__ == "__main__":

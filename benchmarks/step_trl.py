@@ -1,6 +1,6 @@
 """One training step (rollout and update) of GRPO and GSPO against TRL's GRPOTrainer, single-turn and multi-turn.
 
-    TURNSCALE_PEERS=/path/to/peers/bin/python python benchmarks/step_trl.py [--repeats 5] [--json out.json]
+    TURNSCALE_PEERS=/path/to/peers/bin/python python benchmarks/step_trl.py [--repeats 5] [--rows out.json]
 
 Both sides train the same adapter on the same small Qwen3 in float32 on one thread, each in its own process, taking
 turns step by step: the same prompts, rows, groups, rewards, turn lengths and observations, so that both read the same
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=64, help="width of the model, a multiple of 64")
     parser.add_argument("--workload", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", type=Path)
     args = parser.parse_args()
     python = peers()
     if python is None:
@@ -52,8 +52,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 measured = compare(python, Path(folder), workload, args.hidden, method, args.repeats)
             found += report(workload, method, measured)
-    if args.json:
-        write(args.json, found)
+    if args.rows:
+        write(args.rows, found)
 
 
 def compare(

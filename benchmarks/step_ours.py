@@ -25,7 +25,7 @@ from step_setting import (
     setting_of,
     some_words,
 )
-from workers import Orders, clock, memory
+from workers import Orders, clock, forget, memory, rise
 
 from turnscale.agent.adapter import attach, policy_parameters, save_adapter
 from turnscale.agent.checkpoint import load, make_local, save
@@ -112,11 +112,14 @@ class Ours:
             group=chosen,
         )
 
-    def step(self) -> dict[str, float]:
-        """One step of training."""
+    def step(self, peaks: bool = False) -> dict[str, float]:
+        """One step of training; with ``peaks`` also how much memory rollout and update took, in MiB."""
+        before = forget() if peaks else 0.0
         cpu, wall = clock()
         played = self.play()
         batch, parted = played.batch, clock()
+        rollout_peak = rise(before) if peaks else 0.0
+        before = forget() if peaks else 0.0
         advantages = self.method.normalise(self.method.credit(batch).advantages, batch)
         metrics = update_policy(
             self.agent, self.method, batch, advantages, batch.logp_rollout, self.optimiser, self.training,
@@ -132,6 +135,8 @@ class Ours:
             "row_tokens": tokens,
             "gap": metrics["rollout_gap"],
             "reward": float(batch.reward.mean()),
+            "rollout_peak": rollout_peak,
+            "update_peak": rise(before) if peaks else 0.0,
         }
 
     def batch(self) -> int:

@@ -106,6 +106,17 @@ def peers() -> Path | None:
     return Path(found)
 
 
+def rise(baseline: float) -> float:
+    """MiB by which the resident set has exceeded ``baseline`` since :func:`forget`."""
+    return max(0.0, memory()["peak"] - baseline)
+
+
+def forget() -> float:
+    """Let the peak of the resident set begin anew; gives the resident MiB now."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return memory()["resident"]
+
+
 def clock() -> tuple[float, float]:
     """(CPU seconds of this process, wall seconds)."""
     return time.process_time(), time.perf_counter()

@@ -3,10 +3,10 @@
     python benchmarks/scaling.py [--repeats 5] [--factor rows turns] [--rows rows.json]
 
 One factor at a time is varied around a step of 32 rows (8 prompts, groups of 4) with 4 turns of 10 tokens on the
-local model of width 64. Each point runs in a process of its own; times are medians of CPU seconds on one thread, memory is
-the rise of the resident set. The exponent is the slope of log time (or memory) over the log of the factor, with its
-95 % interval over the points. Beside it stands the exponent of the arithmetic: products of weights with tokens, and
-attention, which is quadratic in a row's length. What grows faster than its arithmetic is a defect.
+local model of width 64. Each point runs in a process of its own; times are medians of CPU seconds on one thread,
+memory is the rise of the resident set. The exponent is the slope of log time (or memory) over the log of the factor,
+with its 95 % interval over the points. Beside it stands the exponent of the arithmetic: products of weights with
+tokens, and attention, which is quadratic in a row's length. What grows faster than its arithmetic is a defect.
 
 Writes scaling.csv, scaling.pdf and scaling.png beside this file, unless --factor asks for some factors only.
 """
@@ -36,7 +36,7 @@ from turnscale.render.style import BLUE, GREY, RC, VERMILION, grid, save
 HERE = Path(__file__).parent
 CENTRE = Setting(turns=4, turn_tokens=10, prompts=8)
 SPARE = 0.25
-"""How much a measured exponent may exceed that of the arithmetic: 5 % noise in two points moves a doubling by 0.14."""
+"""How far a measured exponent may exceed the arithmetic's: 5 % noise in two points moves a doubling by 0.14."""
 SPECIAL_TOKENS = 6
 
 

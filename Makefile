@@ -11,6 +11,7 @@ CORES ?= all
 PYTHON ?= python3
 PORT ?= 5000
 FUZZ ?= 2000
+PEERS ?=
 
 VENV := .venv
 STAMP := $(VENV)/.installed
@@ -95,8 +96,8 @@ format: $(STAMP) ## format code and rules
 	ruff format .
 	snakefmt Snakefile workflow
 
-bench: $(STAMP) ## time and memory of planning and dry-runs
-	python benchmarks/dag.py
+bench: $(STAMP) ## every benchmark of speed, and their table; PEERS=python of other packages for those against them
+	$(if $(PEERS),TURNSCALE_PEERS=$(PEERS) )python benchmarks/run.py
 
 clean-results: ## remove records, tables and figures of SCALE; the tracking store and checkpoints stay
 	rm -rf results/$(SCALE) paper_tables/$(SCALE) figures/$(SCALE) logs/$(SCALE)

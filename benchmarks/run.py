@@ -61,6 +61,7 @@ class Benchmark:
 BENCHMARKS = [
     Benchmark("step_trl", 3, peers="yes"),
     Benchmark("rollout", 2, ("--batch", "128", "--repeats", "5")),
+    Benchmark("update", 2),
     Benchmark("scaling", 4),
     Benchmark("startup", 1.5),
     Benchmark("render", 2),

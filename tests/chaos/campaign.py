@@ -182,7 +182,9 @@ class Round:
         if aim is None or not self.left[seen.kind]:
             return
         jobs = [other for other in living if other.kind in ("trainer", "evaluator")]
-        beside = max((job.cpu for job in jobs), default=0.0)
+        # A new Snakemake is killed for its own jobs, not at once for those that outlived the one before it.
+        own = [job for job in jobs if seen.kind == "server" or job.started > seen.started]
+        beside = max((job.cpu for job in own), default=0.0)
         if (beside if aim.beside else seen.cpu) < aim.cpu:
             return
         if seen.kind == "server" and not (self.server is not None and self.server.answers()):
@@ -325,6 +327,10 @@ def summary(
     made = [event for event in events if event["event"] == "kill"]
     ends = [event for event in events if event["event"] == "command ended"]
     trainers = [event["point"] for event in made if event["kind"] == "trainer"]
+    phases = Counter(
+        "loading" if not point["progress"][0] else "finishing" if point["finishing"] else "at its steps"
+        for point in trainers
+    )
     return {
         "command": f"python -m tests.chaos.campaign --seed {seed}",
         "seed": seed,
@@ -332,15 +338,8 @@ def summary(
         "kills": len(made),
         "kills_by_kind": dict(sorted(Counter(event["kind"] for event in made).items())),
         "kills_by_store": dict(sorted(Counter(event["store"] for event in made).items())),
-        "trainers_killed": {
-            "before their first step": sum(not point["progress"][0] for point in trainers),
-            "between steps, without a checkpoint": sum(
-                bool(point["progress"][0]) and point["checkpoint"] is None for point in trainers
-            ),
-            "with a checkpoint": sum(point["checkpoint"] is not None for point in trainers),
-            "while writing a checkpoint": sum(point["writing_checkpoint"] for point in trainers),
-            "while finishing": sum(point["finishing"] for point in trainers),
-        },
+        "trainers_killed": {phase: phases[phase] for phase in ("loading", "at its steps", "finishing")},
+        "trainers_killed_while_writing_a_checkpoint": sum(point["writing_checkpoint"] for point in trainers),
         "snakemake_killed_with_jobs_at_work": sum(
             event["kind"] == "snakemake" and bool(event["point"]["jobs_at_work"]) for event in made
         ),

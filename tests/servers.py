@@ -25,8 +25,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def mlflow_server(folder: Path) -> Iterator[str]:
-    """Address of a server whose database and artifacts are in ``folder``; stopped at the end of the block.
+def mlflow_server(folder: Path, database: str | None = None, workers: int = 1) -> Iterator[str]:
+    """Address of a server whose artifacts and, unless given, database are in ``folder``; stopped at the block's end.
 
     Raises:
         RuntimeError: it did not come up; the message holds the end of its log.
@@ -34,10 +34,10 @@ def mlflow_server(folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
-    command += ["--artifacts-destination", str(folder / "artifacts")]
+    command += ["--workers", str(workers), "--artifacts-destination", str(folder / "artifacts")]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     environment["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    environment["MLFLOW_BACKEND_STORE_URI"] = database or f"sqlite:///{folder / 'mlflow.db'}"
     environment.pop("MLFLOW_TRACKING_URI", None)
     log = folder / "server.log"
     with log.open("wb") as sink:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from turnscale.errors import TrackingError
 from turnscale.track.retry import insist
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def claim(
     patience = time.monotonic() + SETTLE
     while True:
         runs = insist(lambda: find(client, experiment, key), "look up the run")
-        if mine is not None and all(run.info.run_id != mine for run in runs):
-            mine = None  # taken for dead by another, who has settled on another run
         if not runs:
             mine = _announce(client, experiment, key, name, start_time, tags or {})
             continue
@@ -73,23 +72,21 @@ def claim(
         silent = [run_id for run_id, ticket in tickets.items() if ticket is None]
         if mine is not None and mine in silent:
             highest = max((ticket for ticket in tickets.values() if ticket is not None), default=0)
-            _tag(client, mine, TICKET, str(highest + 1))
+            _mark(client, mine, TICKET, str(highest + 1))
             continue
-        if silent:
-            if time.monotonic() < patience:
-                time.sleep(POLL)
-                continue
-            settled = [run_id for run_id in tickets if run_id not in silent]
-            if (
-                not settled
-            ):  # all are dead, e.g. one killed right after it created its run: go on with the first
-                _tag(client, silent[0], TICKET, "1")
-                continue
-            for run_id in silent:
-                _supersede(client, run_id, settled[0])
+        if silent and time.monotonic() < patience:
+            time.sleep(POLL)
             continue
-        chosen = min(runs, key=lambda run: (tickets[run.info.run_id], run.info.start_time, run.info.run_id))
-        _remove_others(client, runs, chosen, mine)
+        if len(silent) == len(runs):  # all their creators are dead: go on with the oldest
+            _mark(client, silent[0], TICKET, "1")
+            continue
+        settled = [run for run in runs if run.info.run_id not in silent]
+        chosen = min(settled, key=lambda run: tickets[run.info.run_id] or 0)
+        for run in runs:
+            if run.info.run_id not in (mine, chosen.info.run_id):  # its creator removes it, unless it is dead
+                _supersede(client, run.info.run_id, chosen.info.run_id)
+        if mine is not None and mine != chosen.info.run_id:
+            _unless_gone(client, mine, lambda run_id: client.delete_run(run_id), "remove an empty run")
         return chosen, chosen.info.run_id == mine
 
 
@@ -133,21 +130,19 @@ def _ticket(run: StoredRun) -> int | None:
     return 0 if "turnscale.attempt" in run.data.tags else None
 
 
-def _remove_others(client: MlflowClient, runs: list[StoredRun], chosen: StoredRun, mine: str | None) -> None:
-    for run in runs:
-        run_id = run.info.run_id
-        if run_id == chosen.info.run_id:
-            continue
-        if run_id == mine:
-            insist(lambda: client.delete_run(run_id), "remove an empty run")  # noqa: B023
-        else:  # its creator removes it; if that creator is dead, it stays marked
-            _supersede(client, run_id, chosen.info.run_id)
-
-
 def _supersede(client: MlflowClient, run_id: str, by: str) -> None:
-    _tag(client, run_id, SUPERSEDED, by)
-    insist(lambda: client.set_terminated(run_id, "KILLED"), "close a run")
+    _mark(client, run_id, SUPERSEDED, by)
+    _unless_gone(client, run_id, lambda run_id: client.set_terminated(run_id, "KILLED"), "close a run")
 
 
-def _tag(client: MlflowClient, run_id: str, name: str, value: str) -> None:
-    insist(lambda: client.set_tag(run_id, name, value), "set a tag")
+def _mark(client: MlflowClient, run_id: str, name: str, value: str) -> None:
+    _unless_gone(client, run_id, lambda run_id: client.set_tag(run_id, name, value), "set a tag")
+
+
+def _unless_gone(client: MlflowClient, run_id: str, action: Callable[[str], object], what: str) -> None:
+    """Do something to a run that its creator may remove at any moment; a removed one needs nothing more."""
+    try:
+        insist(lambda: action(run_id), what)
+    except TrackingError:
+        if insist(lambda: client.get_run(run_id), "look up the run").info.lifecycle_stage != "deleted":
+            raise

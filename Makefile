@@ -23,7 +23,7 @@ SNAKEMAKE = snakemake --cores $(CORES)
 SELECT = --study $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan reproduce tables figures restore ui test test-slow test-chaos test-fuzz test-slurm smoke lint format bench clean-results
+.PHONY: help setup plan reproduce tables figures restore ui test test-slow test-chaos test-fuzz test-slurm test-tracking smoke lint format bench clean-results
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,11 @@ test-slurm: $(STAMP) ## the workflow on several machines: through a Slurm of its
 	tests/slurm/install.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[slurm]' --no-build-isolation
 	pytest tests/slurm
+
+test-tracking: $(STAMP) ## 16 processes log at once, to SQLite and to a PostgreSQL of its own here (as root it may install Debian's)
+	tests/track/install_postgres.sh
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[postgres]' --no-build-isolation
+	pytest -rs tests/track/test_load.py tests/track/test_load_full.py
 
 smoke: $(STAMP) ## the whole workflow at scale smoke, in this folder
 	@$(MAKE) --no-print-directory reproduce SCALE=smoke

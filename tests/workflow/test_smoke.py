@@ -93,3 +93,24 @@ def test_tables_come_back_from_the_store_alone_without_training(root: Path, plan
     for rule in ("train", "evaluate", "critic", "base", "panels", "gates"):
         assert f"rule {rule}:" not in said
     assert products(root, plan) == before
+
+
+@pytest.mark.smoke
+def test_tables_come_out_of_an_archive_in_a_fresh_clone(root: Path, plan: Plan, tmp_path: Path) -> None:
+    archive, clone = tmp_path / "runs.tar.gz", tmp_path / "clone"
+    clone.mkdir()
+    for name in ("Snakefile", "workflow", "profiles", "configs"):
+        source = PROJECT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, clone / name)
+    done = call(root, "turnscale", "runs", "export", str(archive), "--scale", "smoke")
+    assert done.returncode == 0, done.stdout + done.stderr
+    config = ("--config", "scale=smoke", "partial=true")
+    for command in (
+        ("turnscale", "runs", "import", str(archive), "--digest", done.stdout.split()[-1]),
+        ("turnscale", "runs", "restore", "--scale", "smoke"),
+        ("snakemake", "tables", "figures", "--cores", "2", *config),
+        ("turnscale", "runs", "verify", "--scale", "smoke"),
+    ):
+        done = call(clone, *command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert products(clone, plan) == products(root, plan)

@@ -71,7 +71,7 @@ def export(
     """
     store = Store(root)
     jobs = store.jobs(selection.scale)
-    known = [jobs[key] for key in selection.keys if key in jobs]
+    known = [jobs[key] for key in (*selection.optional, *selection.keys) if key in jobs]
     found = [job for job in known if job.status in ENDED and job.ended]
     if not found:
         raise DataError(

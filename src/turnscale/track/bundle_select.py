@@ -11,7 +11,7 @@ from turnscale.errors import ConfigError
 from turnscale.study import Plan, resolve
 from turnscale.tabular.plan import is_tabular, resolve_tabular
 from turnscale.track.bundle_check import CONFIG
-from turnscale.track.records import base_key, critic_key
+from turnscale.track.records import base_key, critic_key, panels_key
 from turnscale.workflow import Products
 
 CONFIGS = Path("configs")
@@ -23,12 +23,14 @@ class Selection:
 
     Attributes:
         keys: of its runs in the store.
+        optional: of runs that a store may lack without anything being unfinished: task panels.
         files: configuration files and logs of looks, relative to the project folder.
     """
 
     study: str
     scale: str
     keys: tuple[str, ...]
+    optional: tuple[str, ...]
     files: tuple[str, ...]
 
 
@@ -50,12 +52,15 @@ def select(
         plan = resolve_tabular(study, scale, seeds=seeds, root=root)
         _known(cells, plan.study.cells)
         keys = [run.key for run in plan.runs if not cells or run.cell in cells] + [plan.estimators_key]
+        panels: list[str] = []
         files = {plan.study.claims, plan.study.published.file}
         rows = {cell.method for cell in (*plan.study.cells.values(), *plan.study.estimators.credits.values())}
     else:
         resolved = resolve(study, scale, seeds=seeds, root=root)
         _known(cells, [cell.cell for cell in resolved.cells])
         keys = list(_keys(resolved, cells))
+        chosen = [cell for cell in resolved.cells if not cells or cell.cell in cells]
+        panels = [panels_key(scale, cell.panels.value, cell.panels.hash) for cell in chosen]
         files = {*Products(resolved).ledgers, *Products(resolved).published_files}
         files |= {f"configs/models/{name}.yaml" for name in resolved.scale.models}
         families = resolved.scale.families or {}
@@ -73,7 +78,9 @@ def select(
                 file=file,
                 remedy="put ledgers into configs/claims and published values into configs/published.",
             )
-    return Selection(study, scale, tuple(dict.fromkeys(keys)), tuple(sorted(files)))
+    return Selection(
+        study, scale, tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(panels)), tuple(sorted(files))
+    )
 
 
 def _keys(plan: Plan, cells: Sequence[str]) -> Iterator[str]:

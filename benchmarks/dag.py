@@ -1,8 +1,12 @@
-"""Time and memory of `snakemake --dry-run` over 100, 1000 and 5000 runs, new and finished.
+"""Time and memory of the workflow itself over 100, 1000 and 5000 runs: planning, scheduling and tables.
 
-    python benchmarks/dag.py [100 1000 5000]
+    python benchmarks/dag.py [100 1000 5000] [--no-scheduling]
 
-A study of ten cells is copied into a scratch folder and given as many seeds as it takes; finished runs are made up.
+A study of ten cells is copied into a scratch folder and given as many seeds as it takes. Its runs are made up:
+records, and artifacts of a small size (90 tasks x 16 attempts, 60 steps x 9 metrics, 4,000 critic values), so what
+is measured is everything but training. "+1 seed" is what adding a seed to all cells of a finished study costs beyond
+its runs.
+Seconds are CPU seconds of all processes, memory is that of the largest.
 """
 
 from __future__ import annotations
@@ -10,18 +14,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import yaml
 from rows import Row, write
 
 from turnscale.study import Plan, resolve
+from turnscale.track.collect import IDENTITY
+from turnscale.track.records import write_record
+from turnscale.track.store import init_tracking
+from turnscale.workflow import Products
 
 PROJECT = Path(__file__).parents[1]
 CELLS = [
@@ -36,6 +48,23 @@ CELLS = [
     "mpo-lam0.85",
     "vapo",
 ]
+BENCHMARKS = ("search-2hop", "search-3hop", "search-4hop")
+TASKS, ATTEMPTS, STEPS, VALUES = 30, 16, 60, 4000
+METRICS = ("reward", "entropy", "kl", "grad_norm", "turns", "action_tokens", "clip_fraction", "ess", "loss")
+STAND_IN = """#!/bin/sh
+while [ $# -gt 0 ]; do [ "$1" = --out ] && out=$2; shift; done
+mkdir -p "$(dirname "$out")" && echo '{}' > "$out"
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took; ``jobs`` is the number of jobs that it planned or ran."""
+
+    wall: float
+    cpu: float
+    memory: float
+    jobs: str
 
 
 def prepare(folder: Path, runs: int) -> Plan:
@@ -53,72 +82,172 @@ def prepare(folder: Path, runs: int) -> Plan:
     return resolve("mpo", "smoke", root=folder)
 
 
-def finish(plan: Plan) -> None:
-    """Make up every record and product."""
-    made = [plan.results() / "tracking.json", plan.results() / "mpo/gates.json"]
+def finish(plan: Plan, first: int = 0) -> None:
+    """Make up the runs of the plan's seeds from ``first`` on, as the tracking store and the records have them."""
+    shared = [plan.results() / "tracking.json", Products(plan).gates]
+    shared += [path for cell in plan.cells for path in (plan.panels_path(cell), plan.base_path(cell))]
+    shared += [plan.critic_path(cell, seed) for cell in plan.cells if cell.critic for seed in cell.seeds]
+    for path in shared:
+        if not (plan.root / path).exists():
+            write_record(plan.root / path, {})
     for cell in plan.cells:
-        made += [plan.panels_path(cell), plan.base_path(cell)]
-        for seed in cell.seeds:
-            made += [plan.run_path(cell, seed), plan.evaluation_path(cell, seed)]
-            made += [plan.critic_path(cell, seed)] if cell.critic is not None else []
-    tables = ("outcomes.parquet", "metrics.parquet", "critic_values.parquet", "survivorship.csv")
-    made += [plan.results() / "mpo/tables" / name for name in (*tables, "estimates.csv", "comparisons.csv")]
-    made += [
-        Path(f"paper_tables/smoke/{t}.{form}") for t in plan.study.tables for form in ("csv", "md", "tex")
+        for seed in cell.seeds[first:]:
+            record = {
+                **{"study": "mpo", "scale": "smoke", "family": cell.family, "model": cell.model},
+                **{"cell": cell.cell, "method": cell.method_name, "seed": seed},
+            }
+            record["run_id"] = sha256(json.dumps(record).encode()).hexdigest()[:32]
+            tables = made_up(record, critic=cell.critic is not None)
+            folder = plan.root / "mlflow/artifacts" / record["run_id"] / "artifacts"
+            folder.mkdir(parents=True)
+            sums = {}
+            for name, table in tables.items():
+                table.to_parquet(folder / name, index=False)
+                sums[name] = sha256((folder / name).read_bytes()).hexdigest()
+            outcomes = sums.pop("outcomes.parquet")
+            made = {**record, "key": "made up", "spec_hash": cell.train.hash, "artifacts": sums}
+            made |= {"code_revision": "unversioned", "source_hash": "0" * 16, "seconds": 1.0}
+            write_record(plan.root / plan.run_path(cell, seed), made)
+            evaluation = {**record, "outcomes": "outcomes.parquet", "sha256": outcomes}
+            write_record(plan.root / plan.evaluation_path(cell, seed), evaluation)
+
+
+def made_up(record: dict[str, object], critic: bool) -> dict[str, pd.DataFrame]:
+    """Outcomes, metrics and, with a critic, critic values of one run."""
+    rng = np.random.default_rng(int(str(record["run_id"])[:8], 16))
+    rows = len(BENCHMARKS) * TASKS * ATTEMPTS
+    names = [f"{benchmark}-{task:05d}" for benchmark in BENCHMARKS for task in range(TASKS)]
+    success = rng.random(rows) < 0.6
+    outcomes = pd.DataFrame(
+        {
+            **{column: record[column] for column in IDENTITY},
+            "benchmark": np.repeat(BENCHMARKS, TASKS * ATTEMPTS),
+            "task": np.repeat(names, ATTEMPTS),
+            "attempt": np.tile(np.arange(ATTEMPTS), len(names)),
+            "success": success,
+            "reward": success.astype(float),
+            "turns": rng.integers(3, 8, rows),
+            "action_tokens": rng.integers(25, 60, rows),
+            "truncated": False,
+        }
+    )
+    steps = np.arange(1, STEPS + 1)
+    series = {name: rng.normal(size=STEPS) for name in METRICS}
+    metrics = [
+        pd.DataFrame({"step": steps, "metric": name, "value": value}) for name, value in series.items()
     ]
-    made += [Path(f"paper_tables/smoke/audit_mpo.{form}") for form in ("csv", "md", "tex", "json")]
-    made += [Path(f"figures/smoke/{t}.{form}") for t in plan.study.figures for form in ("pdf", "png", "csv")]
-    for path in made:
-        (plan.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (plan.root / path).write_text(json.dumps({}))
+    checked = np.arange(0, STEPS + 1, 10)
+    curve = {"step": checked, "metric": "val_pass_at_1", "value": rng.random(checked.size)}
+    tables = {"outcomes.parquet": outcomes, "metrics.parquet": pd.concat([*metrics, pd.DataFrame(curve)])}
+    if critic:
+        tables["critic_values.parquet"] = critic_values(rng)
+    return tables
 
 
-def measure(folder: Path, *config: str) -> tuple[float, float, float, str]:
-    """Wall seconds, CPU seconds, peak memory in MB and the planned number of jobs of one dry-run.
+def critic_values(rng: np.random.Generator) -> pd.DataFrame:
+    """Values of a critic at three checkpoints on trajectories of five turns of four tokens."""
+    turns, tokens = 5, 4
+    count = VALUES // (3 * turns * tokens)
+    shape = (3, count, turns, tokens)
+    checkpoint, trajectory, turn, token = (axis.ravel() for axis in np.indices(shape))
+    reward = rng.integers(0, 2, count).astype(float)
+    return pd.DataFrame(
+        {
+            "checkpoint": checkpoint * STEPS // 2,
+            "set": "probe",
+            "trajectory": trajectory,
+            "prompt": np.char.add("p", (trajectory // 4).astype(str)),
+            "turn": turn,
+            "token": token,
+            "value": rng.normal(0.5, 0.2, checkpoint.size),
+            "observation_tokens": 6,
+            "reward": reward[trajectory],
+            "success": reward[trajectory] > 0.5,
+        }
+    )
+
+
+def measure(plan: Plan, *arguments: str, stand_in: bool = False) -> Cost:
+    """What one Snakemake command costs, its jobs included.
+
+    Args:
+        plan: whose folder it runs in.
+        arguments: of Snakemake, after the number of cores.
+        stand_in: let every job only write its record.
 
     Raises:
         RuntimeError: Snakemake failed.
     """
-    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "2", "--config", "scale=smoke", *config]
-    started, output = time.monotonic(), folder / "dry-run.txt"
+    programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    if stand_in:
+        script = plan.root / "stand-in/turnscale"
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(STAND_IN)
+        script.chmod(0o755)
+        programs.insert(0, str(script.parent))
+    environment = {**os.environ, "PATH": os.pathsep.join(programs)}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
+    started, output = time.monotonic(), plan.root / "said.txt"
     with output.open("w") as sink:
-        process = subprocess.Popen(command, cwd=folder, stdout=sink, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=plan.root, stdout=sink, stderr=subprocess.STDOUT, env=environment
+        )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     wall = time.monotonic() - started
     text = output.read_text()
     if process.returncode:
-        raise RuntimeError(text[-2000:])
+        said = [line for line in text.splitlines() if "turnscale: " in line]
+        raise RuntimeError("\n".join(said) or text[-3000:])
     totals = [line.split()[1] for line in text.splitlines() if line.startswith("total ")]
-    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, totals[0] if totals else "0"
+    cpu = usage.ru_utime + usage.ru_stime
+    return Cost(wall, cpu, usage.ru_maxrss / 1024, totals[0] if totals else "0")
 
 
 def main() -> None:
-    """Print one line per size and state."""
+    """Print one line for each size and step."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="*", type=int, default=[100, 1000, 5000])
+    parser.add_argument("--no-scheduling", action="store_true", help="leave out the slowest step")
     parser.add_argument("--rows", type=Path, help="rows for benchmarks/run.py")
-    args = parser.parse_args()
+    options = parser.parse_args()
     rows: list[Row] = []
-    print(f"{'runs':>6} {'state':<18} {'jobs':>6} {'wall s':>7} {'CPU s':>7} {'MB':>5}")
-    for runs in args.runs:
-        with tempfile.TemporaryDirectory() as scratch:
-            plan = prepare(Path(scratch), runs)
-            states = [("new", ()), ("finished", ()), ("one seed more", (f"seeds={len(plan.seeds) + 1}",))]
-            for state, config in states:
-                if state == "finished":
-                    finish(plan)
-                wall, cpu, memory, jobs = measure(plan.root, *config)
-                print(
-                    f"{len(plan.runs()):>6} {state:<18} {jobs:>6} {wall:>7.1f} {cpu:>7.1f} {memory:>5.0f}",
-                    flush=True,
-                )
-                rows.append(Row(f"dry run of {runs:,} runs, {state}", "s", wall, note=f"{memory:.0f} MB"))
-    print(f"this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
-    if args.rows:
-        write(args.rows, rows)
+    print(f"{'runs':>6} {'step':<34} {'jobs':>6} {'wall s':>7} {'CPU s':>7} {'MB':>5}")
+    for runs in options.runs:
+        steps = [] if options.no_scheduling else [schedule_nothing]
+        for measured in (*steps, measure_study):
+            with tempfile.TemporaryDirectory() as scratch:
+                for step, cost in measured(prepare(Path(scratch), runs)):
+                    print(
+                        f"{runs:>6} {step:<34} {cost.jobs:>6} {cost.wall:>7.1f} {cost.cpu:>7.1f}"
+                        f" {cost.memory:>5.0f}",
+                        flush=True,
+                    )
+                    note = f"CPU, {cost.memory:.0f} MB"
+                    rows.append(Row(f"{runs:,} runs: {step}", "s", cost.cpu, note=note))
+    if options.rows:
+        write(options.rows, rows)
+
+
+def schedule_nothing(plan: Plan) -> Iterator[tuple[str, Cost]]:
+    """Every job up to the evaluations, doing nothing but write its record."""
+    yield "scheduling of idle jobs", measure(plan, "runs", "--config", "scale=smoke", stand_in=True)
+
+
+def measure_study(plan: Plan) -> Iterator[tuple[str, Cost]]:
+    """Planning and tables of a study that grows by a seed."""
+    yield "dry run, nothing done", measure(plan, "-n", "--config", "scale=smoke")
+    init_tracking(plan.root)
+    finish(plan)
+    yield "tables and figures, first time", measure(plan, "--config", "scale=smoke")
+    yield "dry run, all done", measure(plan, "-n", "--config", "scale=smoke")
+    more = f"seeds={len(plan.seeds) + 1}"
+    yield "dry run, +1 seed", measure(plan, "-n", "--config", "scale=smoke", more)
+    finish(resolve("mpo", "smoke", seeds=len(plan.seeds) + 1, root=plan.root), first=len(plan.seeds))
+    yield "tables and figures, +1 seed", measure(plan, "--config", "scale=smoke", more)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,13 @@ class Products:
         return Path(self.plan.scale.scale)
 
     @cached_property
+    def tidy(self) -> list[str]:
+        """The estimates, and the collected tables that they are made from."""
+        names = ("estimates.csv", "comparisons.csv", "looks.csv", "outcomes.parquet", "metrics.parquet")
+        folder = self.plan.results() / self.plan.study.study / "tables"
+        return [str(folder / name) for name in (*names, "critic_values.parquet", "survivorship.csv")]
+
+    @cached_property
     def tables(self) -> list[str]:
         """Every paper table in its three forms."""
         folder = Path("paper_tables") / self._stem

@@ -8,11 +8,7 @@ localrules:
 rule audit:
     input:
         ledger=PRODUCTS.ledgers,
-        comparisons=expand(
-            rules.estimates.output.comparisons,
-            study=PLAN.study.study,
-            scale=PLAN.scale.scale,
-        ),
+        comparisons=rules.estimates.output.comparisons,
         code=PRODUCTS.sources("audit", "stats"),
     output:
         markdown="paper_tables/{scale}/audit_{study}.md",

@@ -1,10 +1,6 @@
 # Paper tables and figures, from the tidy tables. A change of a plot's code or style draws plots again, nothing else.
 
-TIDY = expand(
-    rules.estimates.output + rules.collect.output,
-    study=PLAN.study.study,
-    scale=PLAN.scale.scale,
-)
+TIDY = PRODUCTS.tidy
 
 
 localrules:

@@ -31,7 +31,7 @@ from scipy.stats import t
 from step_ours import Ours, model_config
 from step_setting import WORDS, Setting
 
-from turnscale.render.style import BLUE, GREY, RC, VERMILION, grid, save
+from turnscale.render.style import BLUE, GREY, RC, VERMILION, faults, grid, save
 
 HERE = Path(__file__).parent
 CENTRE = Setting(turns=4, turn_tokens=10, prompts=8)
@@ -191,39 +191,42 @@ def table_rows(fits: pd.DataFrame) -> list[Row]:
 
 
 def draw(table: pd.DataFrame, fits: pd.DataFrame) -> None:
-    """Two rows of panels, time and memory, one column per factor."""
+    """Two rows of panels, time and memory, one column per factor; exponents above each."""
     import matplotlib
+    from matplotlib.ticker import FuncFormatter, NullLocator
 
     with matplotlib.rc_context(RC):
-        figure, axes = grid(2, len(FACTORS), height=3.6)
+        figure, axes = grid(2, len(FACTORS), height=3.6, share_y="row")
         for column, factor in enumerate(FACTORS):
             part = table[table["factor"] == factor]
             for row, unit in enumerate(("s", "MiB")):
-                panel = axes[row, column]
+                panel, shown = axes[row, column], []
                 for stage, color, marker in (("rollout", BLUE, "o"), ("update", VERMILION, "s")):
                     name = f"{stage} {unit}"
                     chosen = (fits["factor"] == factor) & (fits["measured"] == name)
-                    exponent = float(fits[chosen]["exponent"].iloc[0])
-                    panel.plot(
-                        part["value"],
-                        part[name],
-                        color=color,
-                        marker=marker,
-                        label=f"{stage}, {exponent:.2f}",
-                    )
+                    shown.append(f"{round(fits[chosen]['exponent'].iloc[0], 2) + 0.0:.2f}")
+                    panel.plot(part["value"], part[name], color=color, marker=marker, label=stage)
                 top = float(part[f"update {unit}"].iloc[-1] / part["arithmetic"].iloc[-1])
                 panel.plot(
-                    part["value"], part["arithmetic"] * top, color=GREY, linestyle=":", label="arithmetic"
+                    part["value"],
+                    part["arithmetic"] * top,
+                    color=GREY,
+                    linestyle=":",
+                    label="as its arithmetic",
                 )
                 panel.set_xscale("log", base=2)
                 panel.set_yscale("log")
                 panel.set_xticks(part["value"], [str(value) for value in part["value"]])
-                panel.xaxis.minorticks_off()
-                panel.legend()
-                if row == 0:
-                    panel.set_title(factor)
-            axes[0, 0].set_ylabel("CPU seconds a step")
-            axes[1, 0].set_ylabel("MiB above the start")
+                panel.xaxis.set_minor_locator(NullLocator())
+                panel.yaxis.set_minor_locator(NullLocator())
+                panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                exponents = f"exponents {shown[0]}, {shown[1]}"
+                panel.set_title(f"{factor}\n{exponents}" if row == 0 else exponents)
+        axes[0, 0].set_ylabel("CPU seconds a step")
+        axes[1, 0].set_ylabel("MiB above the start")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        for fault in faults(figure):
+            print(f"scaling.png: {fault}")
         save(figure, HERE, "scaling")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -105,6 +106,9 @@ def make_tables(
                 "finished": len(kept),
                 "failed": lost,
                 "excluded": 0,
+                "failed_reasons": json.dumps({"NaN in loss": lost} if lost else {}),
+                "excluded_reasons": "{}",
+                "lost": "{}",
             }
         )
     out.mkdir(parents=True, exist_ok=True)

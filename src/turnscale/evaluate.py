@@ -6,8 +6,9 @@ same environment randomness. Nothing is averaged here; tables do that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -40,6 +41,7 @@ class Sampler:
 
     Attributes:
         context: ``plain``, or ``skill``: the policy is told the task's skill text before the prompt.
+        lost: counts the episodes that the environment broke, by reason; they are attempts without success.
     """
 
     decoder: Callable[[], Decoder]
@@ -48,6 +50,7 @@ class Sampler:
     temperature: float
     batch: int
     context: str = "plain"
+    lost: Counter[str] = field(default_factory=Counter)
 
 
 def attempt(
@@ -86,6 +89,7 @@ def attempt(
                 temperature=sampler.temperature,
                 contexts=contexts(sampler.family, [task for task, _ in chosen], sampler.context),
             )
+        sampler.lost.update(result.failures)
         rows += _rows(benchmark, chosen, result)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

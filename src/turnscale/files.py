@@ -221,7 +221,9 @@ def _discard(path: Path) -> None:
 
 
 def _raise_storage(error: Exception, path: Path) -> NoReturn:
-    """Raise the error as a StorageError where the operating system is behind it, else as it is."""
+    """Raise the error as a StorageError about ``path`` where the operating system is behind it, else as it is."""
+    if isinstance(error, StorageError):  # of a file inside a temporary folder, whose name says nothing
+        raise StorageError(error.problem, file=path, remedy=error.remedy, reason=error.reason) from error
     number = re.search(r"os error (\d+)", str(error)) if type(error).__name__ == "SafetensorError" else None
     if number is not None:  # the safetensors library has an error of its own for everything
         code = int(number[1])

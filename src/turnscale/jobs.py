@@ -18,6 +18,8 @@ from turnscale.study import Run, Spec, load_scale, load_study, resolve
 from turnscale.track.records import (
     base_key,
     critic_key,
+    evaluating,
+    noting_failure,
     panels_key,
     publish,
     publish_evaluation,
@@ -84,7 +86,9 @@ def base(spec: SpecFile, panels: PanelsFile, scale: Scale, out: Out) -> None:
         if obtain(key, out, ROOT):
             return
         _empty(out.parent)
-        record = make_base(found.value, out.parent, load_panels(panels))
+        frozen = load_panels(panels)
+        with noting_failure("base", key, scale, found.value, ROOT):
+            record = make_base(found.value, out.parent, frozen)
         if not obtain(key, out, ROOT):  # one machine's is everyone's: the first to finish
             write_record(out, publish("base", key, scale, found.value, record, out.parent, ROOT))
 
@@ -110,7 +114,9 @@ def critic(
         if obtain(key, out, ROOT):
             return
         _empty(out.parent)
-        record = warm_critic(found.value, read_shared(base, ROOT), load_panels(panels), seed, out.parent)
+        start, frozen = read_shared(base, ROOT), load_panels(panels)
+        with noting_failure("critic", key, scale, found.value, ROOT):
+            record = warm_critic(found.value, start, frozen, seed, out.parent)
         if not obtain(key, out, ROOT):
             write_record(out, publish("critic", key, scale, found.value, record, out.parent, ROOT))
 
@@ -224,19 +230,20 @@ def evaluate(
     with only_writer(out) as made, tempfile.TemporaryDirectory() as scratch:
         if made:
             return
-        outcomes = evaluate_run(record, found, read_shared(base, ROOT), panels)
+        with evaluating(record, found.hash, ROOT):
+            outcomes, lost = evaluate_run(record, found, read_shared(base, ROOT), panels)
         summary = {
             f"test_{str(benchmark).replace('-', '_')}_pass_at_1": float(part["success"].mean())
             for benchmark, part in outcomes.groupby("benchmark")
         }
         table = Path(scratch) / "outcomes.parquet"
         write_parquet(outcomes, table)
-        write_record(out, publish_evaluation(record, found.hash, table, summary, ROOT))
+        write_record(out, publish_evaluation(record, found.hash, table, summary, lost, ROOT))
 
 
 def evaluate_run(
     record: dict[str, Any], evaluation: Spec, base_record: dict[str, Any], panels_file: Path
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, dict[str, int]]:
     """Outcomes of a trained run, whose adapter is taken from the tracking store and checked.
 
     Args:
@@ -246,7 +253,8 @@ def evaluate_run(
         panels_file: the family's frozen panels.
 
     Returns:
-        One row per benchmark, task and attempt, with the run's identity in each.
+        One row per benchmark, task and attempt, with the run's identity in each; and reason -> number of attempts
+        that the environment broke, which count as unsolved.
 
     Raises:
         TrackingError: the run's artifacts are not there or differ from what was logged.
@@ -297,7 +305,7 @@ def evaluate_run(
     identity = ("study", "scale", "family", "model", "cell", "method", "seed")
     for position, name in enumerate(identity):
         outcomes.insert(position, name, record[name])
-    return outcomes.assign(run_id=record["run_id"])
+    return outcomes.assign(run_id=record["run_id"]), dict(sampler.lost)
 
 
 @app.command()

@@ -59,7 +59,10 @@ def make_shared(plan: Plan, cell: ResolvedCell, root: Path, seen: set[Path]) -> 
         weights.parent.mkdir(parents=True)
         weights.write_bytes(key.encode())
         measured = {"hash": "x", "report": {"search-2hop": 0.25}, "loss": None}
-        write_record(root / path, publish(kind, key, scale, spec.value, measured, root / path.parent, root))
+        write_record(
+            root / path,
+            publish(kind, key, scale, spec.value, measured, root / path.parent, root),
+        )
 
 
 def make_run(plan: Plan, cell: ResolvedCell, run: Run, root: Path) -> None:
@@ -90,7 +93,7 @@ def make_run(plan: Plan, cell: ResolvedCell, run: Run, root: Path) -> None:
     table = work / "outcomes.parquet"
     pd.DataFrame(rows).to_parquet(table)
     digest = cell.evaluation.hash
-    evaluation = publish_evaluation(record, digest, table, {"test_b_pass_at_1": 0.5}, root)
+    evaluation = publish_evaluation(record, digest, table, {"test_b_pass_at_1": 0.5}, {}, root)
     write_record(root / plan.evaluation_path(cell, run.seed), evaluation)
 
 

@@ -193,7 +193,9 @@ def test_an_imported_run_can_be_evaluated_further(
     record = read_record(clone.root / clone.run_path(cell, 0))
     assert record["run_id"] == read_record(source.root / source.run_path(cell, 0))["run_id"]
     (tmp_path / "outcomes.parquet").write_bytes(b"a table")
-    evaluation = publish_evaluation(record, "abcdabcd", tmp_path / "outcomes.parquet", {"x": 1.0}, clone.root)
+    evaluation = publish_evaluation(
+        record, "abcdabcd", tmp_path / "outcomes.parquet", {"x": 1.0}, {}, clone.root
+    )
     with Store(clone.root).artifact(record["run_id"], evaluation["outcomes"], evaluation["sha256"]) as path:
         assert path.read_bytes() == b"a table"
 

@@ -27,7 +27,10 @@ from turnscale.agent.lines import Lines
 from turnscale.batch import TurnBatch
 from turnscale.envs.guard import GuardedEnvironment
 from turnscale.envs.protocol import Environment, Limits, Task
-from turnscale.errors import NumericalError, TaskError
+from turnscale.errors import TaskError
+from turnscale.finite import require_finite
+
+WIDER = "lower the learning rate or use a wider dtype."
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,7 @@ def sample(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, T
     levels = wide.exp().cumsum(-1)
     total = levels[:, -1:]
     if not bool(torch.isfinite(total.sum())):
-        raise NumericalError(
-            "the model's logits are not finite", remedy="lower the learning rate or use a wider dtype"
-        )
+        require_finite("logits", logits, WIDER)
     if temperature == 0:
         tokens = logits.argmax(-1, keepdim=True)
     else:
@@ -129,7 +130,8 @@ def rollout(
 
     Args:
         decoder: a fresh decoder of the policy.
-        make_env: called once per row; the environments are guarded, so one that raises loses its episode only.
+        make_env: called once per row; the environments are guarded, so one that raises, or hangs for longer than
+            ``limits.timeout_s``, loses its episode only, which is counted in ``failures``.
         generator: the only source of randomness.
         task_index: [B] position of each task in its panel; by default tasks are numbered as they appear.
         group: [B] group identities; by default rows of one task form a group.
@@ -152,7 +154,7 @@ def rollout(
     starts: Sequence[Prefix | None] = [None] * size if prefixes is None else prefixes
     failures: Counter[str] = Counter()
     rows = [
-        Episode(GuardedEnvironment(make_env(), failures), task, seed, limits, prefix)
+        Episode(GuardedEnvironment(make_env(), failures, limits.timeout_s), task, seed, limits, prefix)
         for task, seed, prefix in zip(tasks, seeds, starts, strict=True)
     ]
     prompts = [chat.prompt_ids(row.prompt) for row in rows]

@@ -106,11 +106,14 @@ class Limits:
         max_turns: assistant turns of an episode.
         max_turn_tokens: tokens of one turn, its end-of-turn token included.
         max_tokens: tokens of the whole row: prompt, turns, observations and what the chat format puts around.
+        timeout_s: seconds that one call of the environment may take before its episode counts as lost; None for no
+            limit, as suits environments that only compute.
     """
 
     max_turns: int
     max_turn_tokens: int
     max_tokens: int
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
 from turnscale.config.load import Plain, Strict, read_yaml, validate
 from turnscale.envs.protocol import Family, Limits
@@ -27,15 +27,21 @@ def _family_name(text: str) -> str:
 
 
 class LimitsConfig(Strict):
-    """Budgets of an episode: turns, tokens of one turn (its end token included), tokens of the whole row."""
+    """Budgets of an episode: turns, tokens of one turn (its end token included), tokens of the whole row, seconds."""
 
     max_turns: int = Field(ge=1, le=100_000)
     max_turn_tokens: int = Field(ge=1, le=MOST_TOKENS)
     max_tokens: int = Field(ge=1, le=MOST_TOKENS)
+    timeout_s: float | None = Field(None, gt=0, le=86_400)
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """No limit of time is no part of a family's identity."""
+        return {name: value for name, value in serialise(self).items() if value is not None}
 
     def build(self) -> Limits:
         """The limits as the rollout reads them."""
-        return Limits(self.max_turns, self.max_turn_tokens, self.max_tokens)
+        return Limits(self.max_turns, self.max_turn_tokens, self.max_tokens, self.timeout_s)
 
 
 class FamilyConfig(Strict):

@@ -26,6 +26,8 @@ from turnscale.study import Plan
 
 __all__ = ["estimate_study", "write_estimates"]
 
+COLLECT_AGAIN = "remove it and run the same command again: it is collected anew from the tracking store."
+
 ALWAYS = ("pass_at_1", "pass_at_3", "pass_hat_3")
 """Metrics reported for every cell."""
 
@@ -55,7 +57,7 @@ def write_estimates(
     try:
         survivorship = pd.read_csv(path, keep_default_na=False)
     except (OSError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"cannot be read ({error}).", file=path, remedy="collect the runs again.") from None
+        raise DataError(f"cannot be read ({error}).", file=path, remedy=COLLECT_AGAIN) from None
     data = arms(plan, outcomes, metrics, survivorship)
     estimates, comparisons = _tables(plan, data, code_revisions(plan))
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -146,13 +148,18 @@ def read_parquet(path: Path, columns: list[str]) -> pd.DataFrame:
         text = [
             field.name for field in schema if pyarrow.types.is_string(field.type) and field.name in columns
         ]
-        table = pyarrow.parquet.read_table(path, columns=columns, read_dictionary=text)
-    except (OSError, pyarrow.ArrowInvalid) as error:
-        raise DataError(f"cannot be read ({error}).", file=path, remedy="collect the runs again.") from None
-    lacking = [column for column in columns if column not in table.column_names]
+        table = pyarrow.parquet.read_table(
+            path, columns=columns, read_dictionary=text, page_checksum_verification=True
+        )
+        found = table.to_pandas()
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise DataError(
+            f"cannot be read ({str(error).strip().splitlines()[0]}).", file=path, remedy=COLLECT_AGAIN
+        ) from None
+    lacking = [column for column in columns if column not in found.columns]
     if lacking:
-        raise DataError("the column is missing.", file=path, key=lacking[0], remedy="collect the runs again.")
-    return table.to_pandas()
+        raise DataError("the column is missing.", file=path, key=lacking[0], remedy=COLLECT_AGAIN)
+    return found
 
 
 def _identity(plan: Plan, arm: ArmData) -> dict[str, Any]:

@@ -88,7 +88,12 @@ LOOKS = [
     "departures",
     "skipped",
 ]
+REASONS = ["failed_reasons", "excluded_reasons", "lost"]
+"""Columns of survivorship that count by reason, each a JSON object."""
+
+SURVIVORSHIP = [*ARM, *COUNTS, *REASONS]
 TEXT = {
+    *REASONS,
     *("verdict", "departures", "skipped"),
     "study",
     "scale",

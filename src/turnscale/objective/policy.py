@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -10,14 +9,17 @@ from torch import Tensor
 
 from turnscale.batch import TurnBatch
 from turnscale.credit.segments import layout
-from turnscale.errors import NumericalError
+from turnscale.finite import require_finite
 from turnscale.objective.aggregate import LENGTH_BUCKETS, Denominators, bucket_of
 
 if TYPE_CHECKING:
     from turnscale.methods import Method
 
 LARGEST_LOG_RATIO = 20.0
-"""Cap on log-ratios (a ratio of 4.9e8), so that a runaway product stays finite; hits are reported."""
+"""Cap on log-ratios (a ratio of 4.9e8), so that a runaway product of token ratios stays finite.
+
+The run goes on: a token at the cap gets no gradient, and ``ratio_max`` and ``ratio_capped`` record it.
+"""
 
 
 def bucket_name(low: int, high: int | None) -> str:
@@ -86,12 +88,7 @@ def policy_loss(
         ).tolist()
     names = ["loss", "clip_fraction", "kl", "ratio_mean", "ratio_square_mean", "ratio_max", "ratio_capped"]
     metrics = dict(zip([*names, *(f"term_{name}" for name in terms)], scalars, strict=True))
-    if not math.isfinite(metrics["loss"]):
-        raise NumericalError(
-            f"the policy loss is {metrics['loss']}",
-            key="loss",
-            remedy="look at ratio_max and the learning rate of the steps before.",
-        )
+    require_finite("loss", metrics["loss"], "look at ratio_max and the learning rate of the steps before.")
     for (low, high), count, value in zip(
         LENGTH_BUCKETS, denominators.bucket_tokens, per_bucket.tolist(), strict=True
     ):

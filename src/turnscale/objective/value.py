@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from turnscale.batch import Credit, TurnBatch
 from turnscale.credit.segments import Layout, layout
-from turnscale.errors import DataError, NumericalError
+from turnscale.errors import DataError
+from turnscale.finite import require_finite
 from turnscale.objective.aggregate import Denominators
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def value_loss(
         )
         metrics["value_loss_turn"] = float(second.detach())
         loss = loss + second
-    if not math.isfinite(float(loss.detach())):
-        raise NumericalError(f"the value loss is {float(loss.detach())}", key="value_loss")
+    require_finite("value loss", loss.detach())
     return loss, metrics
 
 

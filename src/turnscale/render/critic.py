@@ -18,6 +18,7 @@ from turnscale.errors import DataError
 from turnscale.estimates.schema import read_csv
 from turnscale.render.data import Tables
 from turnscale.render.layout import Panel
+from turnscale.render.survivors import survivors
 from turnscale.render.text import MISSING, points, with_interval
 
 COLUMNS = [
@@ -223,6 +224,7 @@ def caption_of(tables: Tables, table: Table) -> list[str]:
         "The published changes at boundaries are those marked in the paper's figure and need not be means: seven "
         "boundaries of +0.55 would exceed the range of a probability.",
         *sentence(tables, table),
+        *survivors(tables.survivorship, tables.cells(table)),
     ]
 
 

@@ -16,7 +16,7 @@ from turnscale.diagnose.files import STATISTICS_FILE, TRAJECTORIES_FILE
 from turnscale.errors import ConfigError, DataError
 from turnscale.estimates import read_parquet
 from turnscale.estimates.compare import cells_of, entries_of
-from turnscale.estimates.schema import COMPARISONS, ESTIMATES, LOOKS, read_csv
+from turnscale.estimates.schema import COMPARISONS, ESTIMATES, LOOKS, SURVIVORSHIP, read_csv
 from turnscale.estimates.scores import METRICS
 from turnscale.stats.question import Question
 
@@ -65,6 +65,15 @@ class Tables:
     def metrics(self) -> pd.DataFrame:
         """metrics.parquet: one row per run, step and metric."""
         return read_parquet(self.folder / "metrics.parquet", METRICS)
+
+    @cached_property
+    def survivorship(self) -> pd.DataFrame:
+        """survivorship.csv: what became of the planned runs, by family, model and cell.
+
+        Raises:
+            DataError: missing or malformed.
+        """
+        return read_csv(self.folder / "survivorship.csv", SURVIVORSHIP)
 
     def label(self, cell: str) -> str:
         """The printed name of a cell."""

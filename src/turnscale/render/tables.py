@@ -14,6 +14,7 @@ from turnscale.render import critic
 from turnscale.render.data import Tables, entry_of
 from turnscale.render.layout import RUNS, Panel, beside, panels
 from turnscale.render.looks import sentences as plan_sentences
+from turnscale.render.survivors import survivors
 from turnscale.render.text import latex, markdown
 
 COLUMNS = [
@@ -105,6 +106,7 @@ def caption_of(tables: Tables, table: Table) -> list[str]:
         "table states; never given where either side has a single seed.",
         *plan_sentences(tables, table),
         f"Runs: {RUNS}; a planned run in none of the other counts had not ended.",
+        *survivors(tables.survivorship, tables.cells(table)),
     ]
     if "auc" in table.metrics:
         sentences.append(

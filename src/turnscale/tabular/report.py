@@ -12,9 +12,10 @@ from typing import Any
 import pandas as pd
 
 from turnscale.errors import ConfigError, DataError
-from turnscale.estimates.schema import ESTIMATES, read_csv
+from turnscale.estimates.schema import ESTIMATES, SURVIVORSHIP, read_csv
 from turnscale.files import write_csv, write_json, write_text
 from turnscale.render.layout import RUNS, Panel
+from turnscale.render.survivors import survivors
 from turnscale.render.tables import COLUMNS, to_latex, to_markdown
 from turnscale.render.text import MISSING, p_value, points, with_interval
 from turnscale.tabular.plan import ON_POLICY, SCORE, TabularPlan
@@ -64,6 +65,11 @@ class Results:
     def estimates(self) -> pd.DataFrame:
         """estimates.csv. Raises DataError when missing or malformed."""
         return read_csv(self.folder / "estimates.csv", ESTIMATES)
+
+    @cached_property
+    def survivorship(self) -> pd.DataFrame:
+        """survivorship.csv, which counts seeds. Raises DataError when missing or malformed."""
+        return read_csv(self.folder / "survivorship.csv", SURVIVORSHIP)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
@@ -159,6 +165,7 @@ def main_table(results: Results) -> Built:
         "Degenerate rate: over all turns of an iteration, then averaged over iterations; the buckets are those of "
         "the method's own credit, so trajectory groups and forks have none of one.",
         f"Seeds: {RUNS}.",
+        *survivors(results.survivorship, list(results.study.cells)),
     ]
     rows = results.estimates[[*COLUMNS, "note"]]
     return results.study.title, caption, blocks, rows

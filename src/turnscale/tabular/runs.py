@@ -5,8 +5,10 @@ Everything a table shows comes back out of the tracking store, by run id and che
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from turnscale.errors import DataError
+from turnscale.estimates.schema import REASONS
 from turnscale.files import write_csv, write_parquet
 from turnscale.seeding import fix_threads
 from turnscale.tabular.plan import FAMILY, MODEL, SCORE, TabularPlan, TabularRun, credits_of, method_of
@@ -188,7 +191,8 @@ def collect(plan: TabularPlan, *, partial: bool = False) -> None:
         counts = survivors.setdefault(
             (run.cell, run.benchmark),
             {"family": FAMILY, "model": MODEL, "cell": run.cell, "benchmark": run.benchmark}
-            | dict.fromkeys(("planned", "finished", "failed", "excluded"), 0),
+            | dict.fromkeys(("planned", "finished", "failed", "excluded"), 0)
+            | {name: Counter[str]() for name in REASONS},
         )
         counts["planned"] += len(run.seeds)
         if not (plan.root / run.path).exists():
@@ -197,7 +201,9 @@ def collect(plan: TabularPlan, *, partial: bool = False) -> None:
                     "is not finished.", file=run.path, remedy="run the workflow, or collect with --partial."
                 )
             job = jobs.get(run.key)
-            counts["failed"] += len(run.seeds) * (job is not None and job.status in ("FAILED", "KILLED"))
+            if job is not None and job.status in ("FAILED", "KILLED"):
+                counts["failed"] += len(run.seeds)
+                counts["failed_reasons"][job.tags.get("reason") or "no reason given"] += len(run.seeds)
             continue
         record = read_record(plan.root / run.path)
         if record.get("spec_hash") != run.hash:
@@ -213,6 +219,8 @@ def collect(plan: TabularPlan, *, partial: bool = False) -> None:
     folder = plan.root / plan.tables_dir
     for name, tables in parts.items():
         write_parquet(pd.concat(tables, ignore_index=True), folder / name)
+    for counts in survivors.values():
+        counts |= {name: json.dumps(counts[name], sort_keys=True) for name in REASONS}
     write_csv(pd.DataFrame(list(survivors.values())), folder / "survivorship.csv")
     record = read_record(plan.root / plan.estimators_path)
     with store.artifact(record["run_id"], ESTIMATORS, record["artifacts"][ESTIMATORS]) as path:

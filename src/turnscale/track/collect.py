@@ -6,8 +6,10 @@ it has not read before: one more seed of a large study costs that seed, and a re
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial as bind
 from pathlib import Path
@@ -17,11 +19,12 @@ import pandas as pd
 import pyarrow as pa
 
 from turnscale.errors import DataError
+from turnscale.estimates.schema import REASONS
 from turnscale.files import replacing, write_csv
 from turnscale.study import Plan, ResolvedCell
 from turnscale.track.pieces import Piece, write_pieces
 from turnscale.track.read import Store, StoredJob
-from turnscale.track.records import read_record
+from turnscale.track.records import base_key, critic_key, evaluation_tag, read_record
 
 IDENTITY = ("study", "scale", "family", "model", "cell", "method", "seed", "run_id")
 ATTEMPT = ("benchmark", "task", "attempt")
@@ -45,8 +48,10 @@ def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:
 
     Exactly the runs that the plan's records name are read, never whatever else the store holds.
     Survivorship has one row per family, model and cell: ``planned`` = ``finished`` (trained and evaluated)
-    + ``failed`` (no record, and the store says FAILED or KILLED) + ``excluded`` (trained, but not
-    evaluated) + runs not started or still running.
+    + ``failed`` (no record, and the store says that the run, its critic or its base is FAILED or KILLED)
+    + ``excluded`` (trained, but not evaluated) + runs not started or still running. ``failed_reasons`` and
+    ``excluded_reasons`` count them by reason and ``lost`` the episodes that environments broke in finished
+    runs, each as a JSON object.
 
     Args:
         plan: the study at a scale.
@@ -59,16 +64,18 @@ def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:
     """
     store = Store(plan.root)
     pieces: dict[str, list[Piece]] = {"outcomes": [], "metrics": [], "critic_values": []}
-    missing: list[tuple[int, str, bool]] = []
+    missing: list[tuple[int, int, bool]] = []
     survivors: list[dict[str, Any]] = []
-    keys = {(run.family, run.model, run.cell, run.seed): run.key for run in plan.runs()}
     for number, cell in enumerate(plan.cells):
         counts = {"planned": len(cell.seeds), "finished": 0, "failed": 0, "excluded": 0}
         survivors.append({"family": cell.family, "model": cell.model, "cell": cell.cell, **counts})
+        survivors[-1] |= {name: Counter[str]() for name in REASONS}
         for seed in cell.seeds:
             record, evaluation = _records(plan, cell, seed)
             if record is not None and evaluation is not None:
                 survivors[-1]["finished"] += 1
+                for ended in (record, evaluation):  # absent where it ended before losses were counted
+                    survivors[-1]["lost"].update(ended.get("lost", {}))
                 pieces["outcomes"].append(_outcomes(store, record, evaluation))
                 for name in ("metrics", "critic_values"):
                     pieces[name] += _table(store, record, f"{name}.parquet")
@@ -79,14 +86,14 @@ def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:
                     file=plan.run_path(cell, seed),
                     remedy="run the workflow, or collect with --partial.",
                 )
-            missing.append((number, keys[cell.family, cell.model, cell.cell, seed], record is not None))
+            missing.append((number, seed, record is not None))
     if not pieces["outcomes"]:
         raise DataError(
             "no planned run is finished.",
             file=plan.results() / plan.study.study,
             remedy="run 'make reproduce', or 'turnscale runs restore' if the tracking store has them.",
         )
-    _count(survivors, missing, store.jobs(plan.scale.scale) if missing else {})
+    _count(plan, survivors, missing, store.jobs(plan.scale.scale) if missing else {})
     kept = plan.root / plan.results() / plan.study.study / "collected"
     columns = {"outcomes": (*IDENTITY, *ATTEMPT, "success"), "metrics": METRICS, "critic_values": CRITIC}
     for name, parts in pieces.items():
@@ -95,21 +102,48 @@ def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:
         opened = write_pieces(parts, file, header)
         print(f"{name}: {len(parts)} runs, {opened} of them read from the store", flush=True)
         _publish(file, out_dir / file.name)
+    for row in survivors:
+        row |= {name: json.dumps(row[name], sort_keys=True) for name in REASONS}
     write_csv(pd.DataFrame(survivors), out_dir / "survivorship.csv")
 
 
 def _count(
+    plan: Plan,
     survivors: list[dict[str, Any]],
-    missing: list[tuple[int, str, bool]],
+    missing: list[tuple[int, int, bool]],
     jobs: Mapping[str, StoredJob],
 ) -> None:
-    """Count each missing run, (row of its cell, key, whether trained), as excluded, failed or neither."""
-    for number, key, trained in missing:
-        job = jobs.get(key)
-        if trained:
-            survivors[number]["excluded"] += 1
-        elif job is not None and job.status in ("FAILED", "KILLED"):
-            survivors[number]["failed"] += 1
+    """Count each missing run, (number of its cell, seed, whether trained), as excluded, failed or neither."""
+    keys = {(run.family, run.model, run.cell, run.seed): run.key for run in plan.runs()} if missing else {}
+    for number, seed, trained in missing:
+        cell = plan.cells[number]
+        key = keys[cell.family, cell.model, cell.cell, seed]
+        reason = _not_evaluated(jobs.get(key), cell) if trained else _failure(plan, cell, seed, jobs, key)
+        if reason is not None:
+            kind = "excluded" if trained else "failed"
+            survivors[number][kind] += 1
+            survivors[number][f"{kind}_reasons"][reason] += 1
+
+
+def _failure(
+    plan: Plan, cell: ResolvedCell, seed: int, jobs: Mapping[str, StoredJob], key: str
+) -> str | None:
+    """Why a run without a record failed: itself, or what it starts from; None if it just has not ended."""
+    scale = plan.scale.scale
+    stages = {key: ""}
+    if cell.critic is not None:
+        stages[critic_key(scale, cell.critic.value, cell.critic.hash, seed)] = "critic: "
+    stages[base_key(scale, cell.base.value, cell.base.hash)] = "starting checkpoint: "
+    for name, stage in stages.items():
+        job = jobs.get(name)
+        if job is not None and job.status in ("FAILED", "KILLED"):
+            return stage + (job.tags.get("reason") or "no reason given")
+    return None
+
+
+def _not_evaluated(job: StoredJob | None, cell: ResolvedCell) -> str:
+    reason = None if job is None else job.tags.get(evaluation_tag(cell.evaluation.hash))
+    return reason or "not evaluated yet"
 
 
 def _publish(file: Path, target: Path) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnscale.errors import CheckpointError, DataError, TrackingError
+from turnscale.errors import CheckpointError, DataError, TrackingError, reason_of
 from turnscale.files import read_json, sealed, sha256, unsealed, write_json
 from turnscale.study import Plan, ResolvedCell
 from turnscale.track.environment import code_revision, gpus_in_use, source_hash
@@ -113,17 +115,60 @@ def publish(
     Raises:
         TrackingError: the store did not take it.
     """
-    head = {
+    with open_log(_head(kind, key, scale, root), spec, key, {}, root) as log:
+        log.metrics(0, dict(_numbers(record)))
+        log.artifact(folder)
+        return log.finish(record)
+
+
+def _head(kind: str, key: str, scale: str, root: Path) -> dict[str, Any]:
+    return {
         "kind": kind,
         "key": key,
         "scale": scale,
         "code_revision": code_revision(root),
         "source_hash": source_hash(),
     }
-    with open_log(head, spec, key, {}, root) as log:
-        log.metrics(0, dict(_numbers(record)))
-        log.artifact(folder)
-        return log.finish(record)
+
+
+@contextmanager
+def noting_failure(kind: str, key: str, scale: str, spec: Mapping[str, Any], root: Path) -> Iterator[None]:
+    """Leave a base or critic whose making fails in the store as FAILED, with its reason.
+
+    One that another machine finished meanwhile stays as it is. The first error is raised again in any case.
+    """
+    try:
+        yield
+    except Exception as error:
+        try:
+            if Store(root).find(key) is None:
+                with open_log(_head(kind, key, scale, root), spec, key, {}, root):
+                    raise error
+        except TrackingError as second:
+            if second is not error:
+                print(f"{second} The reason of the failure is not in the store.", file=sys.stderr)
+        raise error
+
+
+@contextmanager
+def evaluating(run_record: Mapping[str, Any], digest: str, root: Path) -> Iterator[None]:
+    """Note in the training's run why its evaluation failed, under which excluded runs are counted."""
+    try:
+        yield
+    except Exception as error:
+        name, reason = f"turnscale.{evaluation_tag(digest)}", reason_of(error)
+        try:
+            client, experiment = connect(root)
+            run_id = find_stored_id(client, experiment, str(run_record["run_id"]))
+            insist(lambda: client.set_tag(run_id, name, reason), "set a tag")
+        except TrackingError as second:  # the first error matters more
+            print(f"{second} The reason of the failure is not in the store.", file=sys.stderr)
+        raise
+
+
+def evaluation_tag(digest: str) -> str:
+    """Name of the tag that says why an evaluation failed."""
+    return f"evaluation_{digest}"
 
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
@@ -142,6 +187,7 @@ def publish_evaluation(
     digest: str,
     outcomes: Path,
     summary: Mapping[str, float],
+    lost: Mapping[str, int],
     root: Path,
 ) -> dict[str, Any]:
     """Put an evaluation into the run of its training.
@@ -151,6 +197,7 @@ def publish_evaluation(
         digest: hash of the evaluation's specification.
         outcomes: the outcomes table.
         summary: metric name -> value, logged as metrics of the run.
+        lost: reason -> attempts that the environment broke.
         root: the project folder.
 
     Returns:
@@ -174,6 +221,7 @@ def publish_evaluation(
         "outcomes": name,
         "sha256": hashes[name],
         "summary": dict(summary),
+        "lost": dict(sorted(lost.items())),
         "code_revision": code_revision(root),
         "gpus": [str(gpu["uuid"]) for gpu in gpus_in_use()],
     }

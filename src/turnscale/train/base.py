@@ -26,9 +26,10 @@ from turnscale.config.schema import BaseTraining
 from turnscale.envs.panels import Panels
 from turnscale.envs.protocol import Demonstration, Family, Task
 from turnscale.envs.registry import FamilyConfig, load_family
-from turnscale.errors import NumericalError
 from turnscale.evaluate import Sampler, attempt
+from turnscale.finite import require_finite
 from turnscale.seeding import fix_threads, numpy_stream
+from turnscale.train.update import clipped_step
 
 DEMONSTRATION_OFFSET = 10_000_000
 """First index of the train stream used for demonstrations in unbounded families."""
@@ -150,12 +151,10 @@ def supervise(
             output.logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED
         )
         total = loss + balance * output.aux_loss if balance else loss
-        if not torch.isfinite(total):
-            raise NumericalError(f"the supervised loss of the base is {float(total)} at step {step}.")
+        require_finite("supervised loss of the starting checkpoint", total.detach())
         optimiser.zero_grad(set_to_none=True)
         total.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        clipped_step(list(model.parameters()), optimiser, 1.0, "starting checkpoint")
         losses.append(float(loss.detach()))
     model.eval()
     return float(np.mean(losses[-max(1, training.steps // 10) :]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -39,6 +41,7 @@ from turnscale.envs.registry import FamilyConfig, load_family
 from turnscale.errors import NumericalError
 from turnscale.evaluate import Sampler, attempt, contexts
 from turnscale.files import replacing_folder, write_parquet, write_tensors
+from turnscale.finite import require_finite
 from turnscale.methods import Method
 from turnscale.objective.value import explained_variance
 from turnscale.seeding import fix_threads, numpy_stream, stream_seed, torch_stream
@@ -124,7 +127,7 @@ def train_run(
     tags = {"panels": panels.hash, "base": str(base_record["hash"])}
     with state.exclusive(work), open_run(run, spec, tags, root) as log:
         if spec["training"] is None:
-            return log.finish({"adapter": None, "steps": 0})
+            return log.finish({"adapter": None, "steps": 0, "lost": {}})
         trainer = Trainer(run, base_record, panels, critic_record, around)
         trainer.resume(work, log)
         with deferred_stop() if around.stop is None else nullcontext(around.stop) as stop:
@@ -157,6 +160,7 @@ class Trainer:
 
     Attributes:
         step: finished steps.
+        lost: episodes of training and validation that the environment broke, by reason.
         cursor: prompts taken from the epochs' permutations so far, where a step takes no fixed number of them.
         metrics: rows (step, name, value) so far.
         critic_rows: rows of ``CRITIC_COLUMNS`` so far.
@@ -199,6 +203,7 @@ class Trainer:
         self.cursor = 0
         self.metrics: list[list[Any]] = []
         self.critic_rows: list[list[Any]] = []
+        self.lost: Counter[str] = Counter()
         self.sent = 0
         self.last_batch: TurnBatch | None = None
 
@@ -230,9 +235,11 @@ class Trainer:
         if self.method.needs_teacher:
             batch = batch.with_(logp_teacher=self._teacher(rollouts))
         self.last_batch = batch
+        self._check(batch)
         credit = self.method.credit(batch)
         advantages = self.method.normalise(credit.advantages, batch)
-        self._check(batch, advantages)
+        require_finite("advantage", advantages)
+        require_finite("critic targets", credit.returns)
         found: dict[str, float] = {**self._describe(rollouts, batch, advantages), **credit.metrics}
         old_logp = batch.logp_rollout
         if self.settings.old_logp == "trainer":
@@ -284,6 +291,7 @@ class Trainer:
             cursor=self.cursor,
         )
         rollouts, self.cursor = scheme(source)
+        self.lost.update(rollouts.failures)
         return rollouts
 
     def _play(
@@ -376,10 +384,15 @@ class Trainer:
         return torch.cat(parts)
 
     @staticmethod
-    def _check(batch: TurnBatch, advantages: Tensor) -> None:
-        for name, tensor in (("reward", batch.reward), ("advantage", advantages), ("value", batch.values)):
-            if tensor is not None and not bool(torch.isfinite(tensor).all()):
-                raise NumericalError(f"a {name} is NaN or infinite.", key=name)
+    def _check(batch: TurnBatch) -> None:
+        for name, tensor in (
+            ("reward", batch.reward),
+            ("value", batch.values),
+            ("value", batch.values_turn),
+            ("reference log-probabilities", batch.logp_ref),
+            ("teacher log-probabilities", batch.logp_teacher),
+        ):
+            require_finite(name, tensor)
 
     @staticmethod
     def _describe(rollouts: Rollouts, batch: TurnBatch, advantages: Tensor) -> dict[str, float]:
@@ -405,6 +418,7 @@ class Trainer:
             "rollouts_dropped": rollouts.consumed - batch.size,
             "success_consumed": rollouts.solved / rollouts.consumed,
             "env_calls": rollouts.env_calls,
+            "lost_episodes": rollouts.failures.total(),
             "sampled_tokens": rollouts.sampled_tokens,
             "tokens_consumed": rollouts.row_tokens,
             **shares,
@@ -452,6 +466,7 @@ class Trainer:
             self.settings.temperature,
             256,
             self.method.sampling.evaluation_context,
+            self.lost,
         )
 
     def _decay(self) -> float:
@@ -488,7 +503,7 @@ class Trainer:
         if self.twins is not None:
             tensors |= self.twins.pack()
         rows = {"metrics": self.metrics, "critic": self.critic_rows}
-        extra = {"seed": self.seed, "cursor": self.cursor}
+        extra = {"seed": self.seed, "cursor": self.cursor, "lost": dict(self.lost)}
         return state.Snapshot(self.step, self.run.spec.hash, tensors, rows, extra)
 
     def resume(self, work: Path, log: RunLog) -> None:
@@ -506,6 +521,7 @@ class Trainer:
             self.twins.unpack(found.tensors)
         self.step = found.step
         self.cursor = int(found.extra.get("cursor", 0))  # absent before schemes that read it existed
+        self.lost.update(found.extra["lost"])
         self.metrics = found.rows.get("metrics", [])
         self.critic_rows = found.rows.get("critic", [])
         log.tag("resumed_at", self.step)
@@ -527,7 +543,9 @@ class Trainer:
             "cpu_seconds": round(self.around.cpu_seconds(), 1),
             "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         }
-        return log.finish({"adapter": "adapter", "steps": self.step, **cost})
+        lost = dict(sorted(self.lost.items()))
+        log.tag("lost", json.dumps(lost))
+        return log.finish({"adapter": "adapter", "steps": self.step, "lost": lost, **cost})
 
 
 def method_of(resolved: Mapping[str, Any], name: str) -> Method:

@@ -128,6 +128,7 @@ def dynamic(source: Source) -> tuple[Rollouts, int]:
         f"only {found} of {groups} groups vary in success after {MOST_DRAWS} draws of {groups} groups",
         key="sampling.scheme",
         remedy="use tasks the policy solves sometimes, larger groups, or fewer prompts per step.",
+        reason="too few groups vary in success",
     )
 
 
@@ -214,11 +215,14 @@ def entropy(source: Source) -> tuple[Rollouts, int]:
 def entropy_rises(batch: TurnBatch, entropies: Tensor) -> list[tuple[int, float]]:
     """For each row the later turn whose mean entropy exceeds that of the first turn most, and by how much (nats).
 
-    (0, 0.0) for a row of one turn; the rise may be negative.
+    (0, 0.0) for a row of one turn or none; the rise may be negative.
     """
     found = []
     for row in range(batch.size):
         turn = batch.turn[row][batch.action_mask[row]]
+        if not len(turn):
+            found.append((0, 0.0))
+            continue
         total = torch.zeros(int(turn.max()) + 1, dtype=torch.float64)
         total.index_add_(0, turn.cpu(), entropies[row][batch.action_mask[row]].double().cpu())
         mean = total / torch.bincount(turn.cpu())

@@ -7,7 +7,6 @@ least.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from turnscale.agent.forward import action_logprobs
 from turnscale.batch import Credit, TurnBatch
 from turnscale.config.schema import Training
 from turnscale.errors import NumericalError
+from turnscale.finite import require_finite
 from turnscale.methods import Method
 from turnscale.objective.aggregate import denominators
 from turnscale.objective.policy import merge_metrics, policy_loss
@@ -68,6 +68,7 @@ def update_policy(
             micro = batch.rows(chosen)
             width = micro.ids.shape[1]
             logp, spread = action_logprobs(agent.model, micro, "policy", settings.temperature)
+            require_finite("trainer log-probabilities", logp.detach())
             if not steps:
                 difference = (logp.detach() - micro.logp_rollout).masked_fill(~micro.action_mask, 0.0)
                 gap = max(gap, float(difference.abs().max()))
@@ -82,6 +83,7 @@ def update_policy(
                 f"trainer and sampler log-probabilities differ by up to {gap:.2e} before any update.",
                 key="training.rollout_gap_limit",
                 remedy="sampler and trainer disagree: check dtype, adapter merging and attention kernels.",
+                reason="sampler and trainer disagree",
             )
         norm = clipped_step(parameters, optimiser, settings.grad_clip, "policy")
         steps.append({**merge_metrics(parts), "entropy": entropy, "grad_norm": norm})
@@ -164,11 +166,8 @@ def clipped_step(parameters: list[Any], optimiser: torch.optim.Optimizer, limit:
         NumericalError: the norm is not finite.
     """
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-    if not math.isfinite(norm):
-        raise NumericalError(
-            f"the {whose}'s gradient norm is {norm}.",
-            key="grad_norm",
-            remedy="lower the learning rate, or look at ratio_max of the steps before.",
-        )
+    require_finite(
+        f"gradient of the {whose}", norm, "lower the learning rate, or look at ratio_max of the steps before."
+    )
     optimiser.step()
     return norm

@@ -29,13 +29,15 @@ from turnscale.credit.segments import layout
 from turnscale.envs.panels import Panels
 from turnscale.envs.protocol import Family
 from turnscale.envs.registry import FamilyConfig, load_family
-from turnscale.errors import CheckpointError, NumericalError
+from turnscale.errors import CheckpointError
 from turnscale.files import write_tensors
+from turnscale.finite import require_finite
 from turnscale.objective.aggregate import denominators
 from turnscale.objective.value import explained_variance, squared_error
 from turnscale.seeding import fix_threads, numpy_stream, stream_seed, torch_stream
 from turnscale.train.critic import read_heads, with_values
 from turnscale.train.measure import oracle_values
+from turnscale.train.update import clipped_step
 
 SHUFFLED = "shuffled_values"
 """Name of the extra tensor in a probe's file."""
@@ -153,12 +155,10 @@ def fit(agent: Agent, batches: list[TurnBatch], settings: CriticTraining, seed: 
                     for values in read_heads(agent, part)
                 ]
             ).mean()
-            if not torch.isfinite(loss):
-                raise NumericalError(f"the critic's loss is {float(loss)} during warm-up.")
+            require_finite("loss of the critic's warm-up", loss.detach())
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimiser.step()
+            clipped_step(parameters, optimiser, 1.0, "critic")
             losses.append(float(loss.detach()))
             done += 1
     return sum(losses) / len(losses)

@@ -215,7 +215,9 @@ def _damage_database(path: Path, how: str) -> None:
         path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("how", ["truncated", "header", "pages"])
+@pytest.mark.parametrize(
+    "how", ["truncated", *(pytest.param(name, marks=pytest.mark.slow) for name in ("header", "pages"))]
+)
 def test_a_damaged_database_is_told_and_runs_are_logged_again_without_training(
     setting: Setting, store: Path, how: str, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

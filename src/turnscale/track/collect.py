@@ -101,7 +101,8 @@ def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:
         header = columns[name] if name == "outcomes" else (*IDENTITY, *columns[name])
         opened = write_pieces(parts, file, header)
         print(f"{name}: {len(parts)} runs, {opened} of them read from the store", flush=True)
-        _publish(file, out_dir / file.name)
+    for name in pieces:  # all together, once each of them is whole
+        _publish(kept / f"{name}.parquet", out_dir / f"{name}.parquet")
     for row in survivors:
         row |= {name: json.dumps(row[name], sort_keys=True) for name in REASONS}
     write_csv(pd.DataFrame(survivors), out_dir / "survivorship.csv")

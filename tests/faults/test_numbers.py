@@ -27,6 +27,7 @@ from turnscale.render.survivors import survivors
 from turnscale.study import resolve
 from turnscale.track.collect import collect
 from turnscale.track.read import Store
+from turnscale.track.records import critic_key, noting_failure
 from turnscale.track.run import open_run
 from turnscale.track.store import connect
 from turnscale.train import update
@@ -242,13 +243,21 @@ def test_no_limit_of_time_is_no_part_of_a_familys_identity() -> None:
 
 
 def test_a_table_of_the_rest_says_how_many_runs_failed_and_why(made: Path, tmp_path: Path) -> None:
-    plan = resolve("mpo", "tiny", seeds=3, root=made)
+    plan = resolve("mpo", "tiny", seeds=4, root=made)
     failed = next(run for run in plan.runs() if run.cell == "grpo" and run.seed == 2)
     with pytest.raises(NumericalError), open_run(failed, failed.spec.value, {}, made):
         require_finite("loss", float("nan"))
     stopped = next(run for run in plan.runs() if run.cell == "mpo" and run.seed == 2)
     with pytest.raises(KeyboardInterrupt), open_run(stopped, stopped.spec.value, {}, made):
         raise KeyboardInterrupt
+    cell = next(cell for cell in plan.cells if cell.critic is not None)
+    assert cell.critic is not None
+    key = critic_key("tiny", cell.critic.value, cell.critic.hash, 3)
+    with (
+        pytest.raises(NumericalError),
+        noting_failure("critic", key, "tiny", cell.critic.value, made),
+    ):
+        require_finite("loss of the critic's warm-up", float("inf"))
     assert Store(made).jobs("tiny")[failed.key].tags["reason"] == "NaN in loss"
     collect(plan, tmp_path, partial=True)
     table = pd.read_csv(tmp_path / "survivorship.csv").set_index("cell")
@@ -258,7 +267,8 @@ def test_a_table_of_the_rest_says_how_many_runs_failed_and_why(made: Path, tmp_p
     render_table(plan.study, "tiny", name, tmp_path, tmp_path / "out")
     for ending in ("md", "tex"):
         text = (tmp_path / "out" / f"{name}.{ending}").read_text(encoding="utf-8")
-        assert "2 of 7 runs failed (1 NaN in loss, 1 interrupted)." in text
+        assert "3 of 9 runs failed (1 NaN in loss, 1 critic: infinity in loss of the critic" in text
+        assert "1 interrupted). 1 of 9 runs has not ended." in text
 
 
 def test_sentences_about_runs_count_by_reason() -> None:

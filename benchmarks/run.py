@@ -64,6 +64,7 @@ BENCHMARKS = [
     Benchmark("update", 2),
     Benchmark("scaling", 4),
     Benchmark("startup", 1.5),
+    Benchmark("pack", 8, ("--steps", "5")),
     Benchmark("render", 2),
     Benchmark("dag", 2),
     Benchmark("credit", 1, ("--shapes", "64x4096")),

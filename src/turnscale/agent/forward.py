@@ -3,6 +3,7 @@
 The hidden state at position p - 1 gives both the distribution of token p and the critic's value of the prefix
 before it, so only action tokens reach the output matrix. Attention is causal and padding is on the right, so no
 attention mask is needed. Rows of similar lengths go through the model together, so that little padding does.
+Batches stay on the CPU: their token ids go to where the model is, and its numbers come back.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def action_logprobs(
     else:
         scores = transformer.logits(network, hidden)
     logp_all = torch.log_softmax(scores / (temperature or 1.0), dim=-1)
-    tokens = batch.ids.flatten()[where]
+    tokens = batch.ids.flatten()[where].to(logp_all.device)
     logp = logp_all.gather(-1, tokens[:, None]).squeeze(-1)
     detached = logp_all.detach()
     entropy = -(detached.exp() * detached).sum(-1)
@@ -73,7 +74,7 @@ def _action_hidden(
     if transformer.worthwhile(model.config):
         weights = effective_weights(model, adapter)
         network = transformer.build(transformer.shape_of(model.config), weights, batch.ids.shape[1])
-        return *_read(partial(transformer.hidden_states, network), batch), network
+        return *_read(partial(transformer.hidden_states, network), batch, model.device), network
     changed = [key for key in LOGIT_CHANGES if getattr(model.config, key, None) not in (None, 1, 1.0)]
     if changed:
         raise CheckpointError(
@@ -83,10 +84,10 @@ def _action_hidden(
     run = partial(_run, base_model(model).base_model)
     if isinstance(model, PeftModel) and adapter is None:
         with base_only(model):
-            return *_read(run, batch), None
+            return *_read(run, batch, model.device), None
     if isinstance(model, PeftModel) and adapter is not None:
         activate(model, adapter)
-    return *_read(run, batch), None
+    return *_read(run, batch, model.device), None
 
 
 def _run(backbone: torch.nn.Module, ids: Tensor) -> Tensor:
@@ -94,23 +95,24 @@ def _run(backbone: torch.nn.Module, ids: Tensor) -> Tensor:
     return hidden
 
 
-def _read(run: Callable[[Tensor], Tensor], batch: TurnBatch) -> tuple[Tensor, Tensor]:
+def _read(run: Callable[[Tensor], Tensor], batch: TurnBatch, device: torch.device) -> tuple[Tensor, Tensor]:
     """[N, H] hidden states before the action tokens, group after group, and [N] the tokens' places in the batch."""
     width = batch.ids.shape[1]
     places = torch.arange(batch.ids.numel(), device=batch.ids.device).view(batch.ids.shape)
     hidden, where = [], []
-    for rows in alike(batch.length, _most(batch)):
+    for rows in alike(batch.length, _most(batch, device)):
         longest = min(max(int(batch.length[rows].max()), 2), width)
         actions = batch.action_mask[rows, 1:longest]
-        hidden.append(run(batch.ids[rows, : longest - 1])[actions])
+        ids = batch.ids[rows, : longest - 1].to(device)
+        hidden.append(run(ids)[actions.to(device)])
         where.append(places[rows, 1:longest][actions])
     return torch.cat(hidden), torch.cat(where)
 
 
-def _most(batch: TurnBatch) -> int:
+def _most(batch: TurnBatch, device: torch.device) -> int:
     if GROUP_TOKENS is None:
         return batch.size * batch.ids.shape[1]
-    return GROUP_TOKENS.get(batch.ids.device.type, ELSEWHERE)
+    return GROUP_TOKENS.get(device.type, ELSEWHERE)
 
 
 def alike(length: Tensor, most: int) -> list[Tensor]:
@@ -131,5 +133,5 @@ def alike(length: Tensor, most: int) -> list[Tensor]:
 
 def _scatter(batch: TurnBatch, where: Tensor, values: Tensor) -> Tensor:
     """[N] values of the action tokens at the places ``where`` -> [B, T] with 0 elsewhere."""
-    full = torch.zeros(batch.ids.numel(), dtype=torch.float32, device=values.device)
-    return full.index_copy(0, where, values.float()).view(batch.ids.shape)
+    full = torch.zeros(batch.ids.numel(), dtype=torch.float32, device=where.device)
+    return full.index_copy(0, where, values.float().to(where.device)).view(batch.ids.shape)

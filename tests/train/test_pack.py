@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
-from tests.train.setting import Setting
+from tests.train.setting import PROJECT, Setting
 from turnscale.agent import transformer
 from turnscale.files import sha256
+from turnscale.methods import load_method
+from turnscale.study import Spec
 from turnscale.track.store import connect, init_tracking
 from turnscale.train.loop import Trainer, train_run
 from turnscale.train.pack import Member, train_pack
@@ -197,3 +201,31 @@ def test_wide_models_share_the_bases_products(
         assert len(first[0]) == 4
         pd.testing.assert_frame_equal(*(table.reset_index(drop=True) for table in first), rtol=1e-4)
         assert other[other["metric"] == "rollout_gap"]["value"].max() < 3e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["archer", "arpo", "dapo", "grouping-tree"])
+def test_twins_forks_and_dynamic_sampling_keep_their_bits_side_by_side(
+    method: str, setting: Setting, store: Path
+) -> None:
+    chosen = load_method(method, {}, directory=PROJECT / "configs" / "methods")
+    critic = setting.critic(chosen.critic.outputs) if chosen.needs_critic else None
+
+    def trained(name: str, stack: bool) -> list[dict[str, Any]]:
+        root = project(store / name)
+        runs = [setting.run(method, seed, steps=2) for seed in SEEDS]
+        found = [Member(run, critic, root / f"seed-{run.seed}") for run in runs]
+        assert packed(setting, found, root, stack)["failed"] == {}
+        return [results(member) for member in found]
+
+    assert trained("in turn", False) == trained("side by side", True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch")
+def test_a_pack_trains_on_a_gpu(setting: Setting, store: Path) -> None:
+    base = {**setting.base_spec, "model": {**setting.base_spec["model"], "device": "cuda"}}
+    chosen = []
+    for member in members(setting, "mpo", store, steps=2):
+        spec = Spec("train", {**member.run.spec.value, "base": base})
+        chosen.append(replace(member, run=replace(member.run, spec=spec)))
+    assert packed(setting, chosen, store, stack=True)["failed"] == {}

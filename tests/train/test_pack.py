@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 from tests.train.setting import PROJECT, Setting
 from turnscale.agent import transformer
 from turnscale.files import sha256
 from turnscale.methods import load_method
-from turnscale.study import Spec
 from turnscale.track.store import connect, init_tracking
 from turnscale.train.loop import Trainer, train_run
 from turnscale.train.pack import Member, train_pack
@@ -219,13 +216,3 @@ def test_twins_forks_and_dynamic_sampling_keep_their_bits_side_by_side(
         return [results(member) for member in found]
 
     assert trained("in turn", False) == trained("side by side", True)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch")
-def test_a_pack_trains_on_a_gpu(setting: Setting, store: Path) -> None:
-    base = {**setting.base_spec, "model": {**setting.base_spec["model"], "device": "cuda"}}
-    chosen = []
-    for member in members(setting, "mpo", store, steps=2):
-        spec = Spec("train", {**member.run.spec.value, "base": base})
-        chosen.append(replace(member, run=replace(member.run, spec=spec)))
-    assert packed(setting, chosen, store, stack=True)["failed"] == {}

@@ -159,7 +159,7 @@ def _parse(line: str, path: str | Path, number: int) -> Logged:
     try:
         raw: dict[str, Any] = json.loads(line)
         return Logged(int(raw["index"]), Look(**raw["look"]), str(raw["previous"]), str(raw["hash"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise DataError(
             "is not an entry of a look log.",
             file=path,

@@ -98,7 +98,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _malformed(path, number, None, "is not JSON") from error
         if not isinstance(row, dict):
             raise _malformed(path, number, None, "is not a JSON object")

@@ -174,7 +174,7 @@ class Store:
         with self.artifact(job.run_id, name) as path:
             try:
                 value = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise TrackingError("is not JSON.", file=path, remedy="run the job again.") from error
         if not isinstance(value, dict):
             raise TrackingError("is not a record.", file=path, remedy="run the job again.")

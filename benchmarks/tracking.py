@@ -129,7 +129,8 @@ def main() -> None:
         fill(plan)
         times: dict[str, list[tuple[float, float]]] = {"records rebuilt": [], "tables collected": []}
         for _ in range(options.repeats):
-            shutil.rmtree(plan.root / "results", ignore_errors=True)
+            for folder in ("results", "tables"):
+                shutil.rmtree(plan.root / folder, ignore_errors=True)
             for name, action in (
                 ("records rebuilt", lambda: restore(plan)),
                 ("tables collected", lambda: collect(plan, plan.root / "tables")),

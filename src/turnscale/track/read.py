@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -68,7 +67,7 @@ class Store:
         self.root = root
         self._client: MlflowClient
         self._client, self._experiment = connect(root)
-        self._stored_ids: dict[str, str] = {}
+        self._imported: dict[str, str] | None = None
 
     def jobs(self, scale: str) -> dict[str, StoredJob]:
         """The runs of a scale by key; superseded and deleted ones are left out."""
@@ -93,18 +92,17 @@ class Store:
             token = page.token
             if not token:
                 break
-        self._stored_ids |= {job.run_id: job.stored_id for job in found if not job.superseded}
         return found
 
     def stored_id(self, run_id: str) -> str:
         """The id in this store of a run that records and tables name by ``run_id``.
 
         Raises:
-            TrackingError: the store cannot be read, or this is no id.
+            TrackingError: the store cannot be read.
         """
-        if run_id not in self._stored_ids:
-            self._stored_ids[run_id] = find_stored_id(self._client, self._experiment, run_id)
-        return self._stored_ids[run_id]
+        if self._imported is None:
+            self._imported = imported_ids(self._client, self._experiment)
+        return self._imported.get(run_id, run_id)
 
     def details(self, job: StoredJob) -> StoredRun:
         """Everything of a run but its metrics' history and artifacts."""
@@ -141,29 +139,18 @@ class Store:
             TrackingError: it is not there, or its bytes are not those that were logged.
         """
         local = self._local(run_id)
+        if local is not None:
+            path = local / name
+            if not path.exists():
+                raise TrackingError(f"run {run_id} has no artifact '{name}'.", file=path, remedy=LOST)
+            yield _as_logged(path, run_id, name, checksum)
+            return
         with tempfile.TemporaryDirectory() as scratch:
-            if local is not None:
-                path = local / name
-                if not path.exists():
-                    raise TrackingError(
-                        f"run {run_id} has no artifact '{name}'.",
-                        file=path,
-                        remedy=LOST,
-                    )
-            else:
-                path = Path(
-                    insist(
-                        lambda: self._client.download_artifacts(self.stored_id(run_id), name, scratch),
-                        f"download '{name}'",
-                    )
-                )
-            if checksum is not None and sha256(path) != checksum:
-                raise TrackingError(
-                    f"artifact '{name}' of run {run_id} is not what was logged (its SHA-256 differs).",
-                    file=path,
-                    remedy=LOST,
-                )
-            yield path
+            stored = self.stored_id(run_id)
+            found = insist(
+                lambda: self._client.download_artifacts(stored, name, scratch), f"download '{name}'"
+            )
+            yield _as_logged(Path(found), run_id, name, checksum)
 
     def record(self, job: StoredJob, name: str = RECORD) -> dict[str, Any]:
         """A record that a finished job left in the store.
@@ -215,23 +202,44 @@ class Store:
         return None
 
 
-def find_stored_id(client: MlflowClient, experiment: str, run_id: str) -> str:
-    """The id in the store of a run by its identity: itself, unless the run was imported.
+def _as_logged(path: Path, run_id: str, name: str, checksum: str | None) -> Path:
+    """The path itself. Raises TrackingError if its bytes are not those of the checksum."""
+    if checksum is not None and sha256(path) != checksum:
+        raise TrackingError(
+            f"artifact '{name}' of run {run_id} is not what was logged (its SHA-256 differs).",
+            file=path,
+            remedy=LOST,
+        )
+    return path
+
+
+def stored_id(client: MlflowClient, experiment: str, run_id: str) -> str:
+    """The id in the store of one run that records and tables name by ``run_id``. Raises TrackingError."""
+    return imported_ids(client, experiment).get(run_id, run_id)
+
+
+def imported_ids(client: MlflowClient, experiment: str) -> dict[str, str]:
+    """Identity -> id in the store of every run that was imported, whole or not.
 
     Raises:
-        TrackingError: the store cannot be read, or this is no id.
+        TrackingError: the store cannot be read.
     """
-    if not re.fullmatch(r"[0-9a-f]{32}", run_id):
-        raise TrackingError(f"'{run_id}' is no id of a run.", remedy="correct the record that names it.")
-    found = insist(
-        lambda: client.search_runs(
-            [experiment],
-            filter_string=f"tags.`{ORIGIN}` = '{run_id}'",
-            order_by=["attributes.start_time ASC"],
-        ),
-        "look up the run",
-    )
-    return next((run.info.run_id for run in found if SUPERSEDED not in run.data.tags), run_id)
+    found: dict[str, str] = {}
+    token: str | None = None
+    while True:
+        page = insist(
+            lambda: client.search_runs(
+                [experiment],
+                filter_string=f"tags.`{ORIGIN}` LIKE '%'",
+                max_results=1000,
+                page_token=token,  # noqa: B023
+            ),
+            "look for imported runs",
+        )
+        found |= {run.data.tags[ORIGIN]: run.info.run_id for run in page if SUPERSEDED not in run.data.tags}
+        token = page.token
+        if not token:
+            return found
 
 
 def _job(run: StoredRun) -> StoredJob:

@@ -18,7 +18,7 @@ from turnscale.errors import CheckpointError, DataError, TrackingError, reason_o
 from turnscale.files import read_json, sealed, sha256, unsealed, write_json
 from turnscale.study import Plan, ResolvedCell
 from turnscale.track.environment import code_revision, gpus_in_use, source_hash
-from turnscale.track.read import Store, StoredJob, find_stored_id
+from turnscale.track.read import Store, StoredJob, stored_id
 from turnscale.track.retry import insist
 from turnscale.track.run import RECORD, open_log, upload, upload_json
 from turnscale.track.store import connect, database_problems
@@ -159,7 +159,7 @@ def evaluating(run_record: Mapping[str, Any], digest: str, root: Path) -> Iterat
         name, reason = f"turnscale.{evaluation_tag(digest)}", reason_of(error)
         try:
             client, experiment = connect(root)
-            run_id = find_stored_id(client, experiment, str(run_record["run_id"]))
+            run_id = stored_id(client, experiment, str(run_record["run_id"]))
             insist(lambda: client.set_tag(run_id, name, reason), "set a tag")
         except TrackingError as second:  # the first error matters more
             print(f"{second} The reason of the failure is not in the store.", file=sys.stderr)
@@ -209,7 +209,7 @@ def publish_evaluation(
     from mlflow.entities import Metric
 
     client, experiment = connect(root)
-    run_id = find_stored_id(client, experiment, str(run_record["run_id"]))
+    run_id = stored_id(client, experiment, str(run_record["run_id"]))
     folder = evaluation_folder(digest)
     hashes = upload(client, run_id, outcomes, folder)
     name = f"{folder}/{outcomes.name}"

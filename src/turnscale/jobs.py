@@ -359,12 +359,26 @@ def estimates(study: Study, scale: Scale, seeds: Seeds = None) -> None:
 
 
 @app.command()
-def diagnose(study: Study, scale: Scale) -> None:
-    """Critic statistics, controls and simulated critics from the collected critic values."""
-    from turnscale.diagnose import write_diagnosis
+def diagnose(
+    study: Study,
+    scale: Scale,
+    workers: Annotated[int, typer.Option(min=1, help="Processes to use at most.")] = 1,
+) -> None:
+    """Critic statistics, controls and simulated critics from the collected critic values.
 
-    tables = ROOT / "results" / scale / study / "tables"
-    for path in write_diagnosis(load_study(study, ROOT), scale, tables, ROOT):
+    Runs that were diagnosed before, from the same values by the same code, are not diagnosed again.
+    """
+    from turnscale.diagnose import write_diagnosis
+    from turnscale.track.pieces import row_groups
+
+    folder = ROOT / "results" / scale / study
+    groups = row_groups(
+        folder / "collected" / "critic_values.parquet", folder / "tables" / "critic_values.parquet"
+    )
+    paths = write_diagnosis(
+        load_study(study, ROOT), scale, folder / "tables", ROOT, groups=groups, workers=workers
+    )
+    for path in paths:
         print(path)
 
 

@@ -17,7 +17,8 @@ rule diagnose:
         "logs/{scale}/{study}/diagnose.log",
     conda:
         "../envs/turnscale.yaml"
+    threads: workflow.cores or 1
     params:
         definition=PRODUCTS.study_hash,
     shell:
-        "turnscale job diagnose --study {wildcards.study:q} --scale {wildcards.scale:q} > {log:q} 2>&1"
+        "turnscale job diagnose --study {wildcards.study:q} --scale {wildcards.scale:q} --workers {threads} > {log:q} 2>&1"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from turnscale.config.schema import Figure, Study, Table
+from turnscale.diagnose.kept import diagnose_groups
 from turnscale.diagnose.published import PublishedStatistic, read_published
-from turnscale.diagnose.table import IDENTITY, diagnose
+from turnscale.diagnose.table import IDENTITY, combine, diagnose
 from turnscale.diagnose.values import COLUMNS
 from turnscale.errors import ConfigError
 from turnscale.estimates import read_parquet
@@ -16,7 +18,15 @@ STATISTICS_FILE = "critic_statistics.csv"
 TRAJECTORIES_FILE = "critic_trajectories.parquet"
 
 
-def write_diagnosis(study: Study, scale: str, tables_dir: Path, root: Path) -> list[Path]:
+def write_diagnosis(
+    study: Study,
+    scale: str,
+    tables_dir: Path,
+    root: Path,
+    *,
+    groups: Mapping[str, int] | None = None,
+    workers: int = 1,
+) -> list[Path]:
     """Read ``critic_values.parquet`` and write ``critic_statistics.csv`` and ``critic_trajectories.parquet``.
 
     Args:
@@ -24,6 +34,9 @@ def write_diagnosis(study: Study, scale: str, tables_dir: Path, root: Path) -> l
         scale: the scale of the runs.
         tables_dir: holds the collected tables.
         root: folder that published files are relative to.
+        groups: identity of a run's values -> its row group of the table, where that is known; diagnoses of runs are
+            then kept in ``diagnosed/`` beside ``tables_dir`` and only new ones are made.
+        workers: processes to use at most.
 
     Returns:
         The files written.
@@ -43,8 +56,15 @@ def write_diagnosis(study: Study, scale: str, tables_dir: Path, root: Path) -> l
         )
     files = sorted({entry.published.file for entry in entries if entry.published is not None})
     published: list[PublishedStatistic] = [row for file in files for row in read_published(file, root)]
-    values = read_parquet(tables_dir / "critic_values.parquet", [*IDENTITY, *COLUMNS])
-    rows, trajectories = diagnose(values, published, reference=next(iter(references), None))
+    reference = next(iter(references), None)
+    table = tables_dir / "critic_values.parquet"
+    if groups is None:
+        rows, trajectories = diagnose(
+            read_parquet(table, [*IDENTITY, *COLUMNS]), published, reference=reference
+        )
+    else:
+        runs = diagnose_groups(table, groups, tables_dir.parent / "diagnosed", workers=workers)
+        rows, trajectories = combine(runs, published, reference=reference)
     write_csv(rows.assign(study=study.study, scale=scale), tables_dir / STATISTICS_FILE)
     path = tables_dir / TRAJECTORIES_FILE
     write_parquet(trajectories, path)

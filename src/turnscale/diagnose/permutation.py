@@ -52,7 +52,7 @@ def permuted_lengths(critic: CriticValues, rng: Generator) -> Ints:
 
 def permute(critic: CriticValues, rng: Generator, permutations: int = PERMUTATIONS) -> Permuted:
     """Observed and permuted shares of every trajectory that has turns of different lengths."""
-    values = critic.values - critic.values[critic.token_starts][critic.row_of_token]
+    values = critic.centred
     center = np.add.reduceat(values, critic.token_starts) / critic.tokens
     total = np.add.reduceat((values - center[critic.row_of_token]) ** 2, critic.token_starts) / critic.tokens
     high = np.maximum.reduceat(critic.lengths, critic.row_starts)

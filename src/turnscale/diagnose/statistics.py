@@ -41,7 +41,7 @@ def trajectory_statistics(critic: CriticValues) -> pd.DataFrame:
     Raises:
         NumericalError: B + W differs from the plain variance, so the arithmetic cannot be trusted.
     """
-    values = critic.values - critic.values[critic.token_starts][critic.row_of_token]
+    values = critic.centred
     lengths = critic.lengths.astype(np.float64)
     mean = critic.per_turn(values) / lengths
     variance = critic.per_turn((values - mean[critic.turn_of_token]) ** 2) / lengths
@@ -132,9 +132,8 @@ def token_share(critic: CriticValues, lengths: Ints, total: Floats) -> Floats:
         lengths: [J] turn lengths with the same sum in every trajectory.
         total: [M] variance of each trajectory's values.
     """
-    values = critic.values - critic.values[critic.token_starts][critic.row_of_token]
     starts = np.cumsum(lengths) - lengths
-    sums = np.add.reduceat(values, starts)
+    sums = np.add.reduceat(critic.centred, starts)
     center = critic.per_row(sums) / critic.tokens
     between = critic.per_row(lengths * (sums / lengths - center[critic.row_of_turn]) ** 2) / critic.tokens
     return _ratio(between, total, critic.turns > 1)

@@ -229,10 +229,10 @@ class _Median:
         """[R] medians under prompt weights [R, G]: the mean of the two middle ones, as ``numpy.median``."""
         if not self.values.size:
             return np.full(weights.shape[0], np.nan)
-        counts = np.cumsum(weights[:, self.prompt], axis=1)
+        counts = np.cumsum(weights.astype(np.int32)[:, self.prompt], axis=1, dtype=np.int32)
         total = counts[:, -1]
         middle = [
-            self.values[np.minimum((counts <= place[:, None]).sum(axis=1), self.values.size - 1)]
+            self.values[np.minimum(np.count_nonzero(counts <= place[:, None], axis=1), self.values.size - 1)]
             for place in ((total - 1) // 2, total // 2)
         ]
         return np.where(total > 0, (middle[0] + middle[1]) / 2, np.nan)

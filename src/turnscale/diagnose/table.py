@@ -14,7 +14,8 @@ One number a row. ``kind`` says where it is from:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,6 +70,23 @@ RUN_QUESTION = "these critics on prompts like these"
 NULL_QUESTION = "simulated trajectories like these"
 
 
+@dataclass(frozen=True)
+class RunDiagnosis:
+    """What one run adds to the diagnosis of a study.
+
+    Attributes:
+        key: values of ``RUN``, the order of runs in every table.
+        rows: its statistics, tidy rows of kind ``run``.
+        table: one row per trajectory, with identity, lengths and statistics.
+        lengths: set -> trained trajectories whose lengths the simulated critics get, `MOST_OF_A_RUN` at most.
+    """
+
+    key: tuple[Any, ...]
+    rows: list[Row]
+    table: pd.DataFrame
+    lengths: dict[str, CriticValues]
+
+
 def diagnose(
     critic_values: pd.DataFrame,
     published: Sequence[PublishedStatistic] = (),
@@ -93,6 +111,47 @@ def diagnose(
         DataError: malformed values; see `turnscale.diagnose.values.from_frame`.
     """
     check_columns(critic_values)
+    runs = critic_values.groupby(RUN, sort=False, observed=True)
+    found = [diagnose_run(runs.get_group(key), resamples, permutations) for key in runs.groups]
+    return combine(found, published, reference=reference, resamples=resamples, permutations=permutations)
+
+
+def diagnose_run(
+    values: pd.DataFrame, resamples: int = RESAMPLES, permutations: int = PERMUTATIONS
+) -> RunDiagnosis:
+    """Diagnose one run; nothing of it depends on the other runs.
+
+    Args:
+        values: critic values of one run, as in :func:`diagnose`.
+        resamples, permutations: as in :func:`diagnose`.
+
+    Raises:
+        DataError: malformed values; see `turnscale.diagnose.values.from_frame`.
+    """
+    key = tuple(values[name].iloc[0] for name in RUN)
+    identity = {name: values[name].iloc[0] for name in IDENTITY}
+    critic, names = from_frame(values)
+    table = pd.concat([names.drop(columns="prompt"), trajectory_statistics(critic)], axis=1)
+    permuted = _permuted(identity, critic, table, permutations)
+    rows = _run_rows(identity, table, permuted, resamples)
+    lengths = {}
+    for name, group in _trained(table):
+        some = _stream("lengths", *key, name).permutation(group)[:MOST_OF_A_RUN]
+        lengths[name] = critic.rows(np.sort(some))
+    table["excess"] = permuted.excess
+    table["prompt"] = names["prompt"]
+    return RunDiagnosis(key, rows, table.assign(**identity), lengths)
+
+
+def combine(
+    runs: Iterable[RunDiagnosis],
+    published: Sequence[PublishedStatistic] = (),
+    *,
+    reference: str | None = None,
+    resamples: int = RESAMPLES,
+    permutations: int = PERMUTATIONS,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The diagnosis of a study from those of its runs, in any order; arguments and result as of :func:`diagnose`."""
     rows: list[Row] = [
         {
             "kind": "published",
@@ -106,21 +165,12 @@ def diagnose(
     ]
     trajectories: list[pd.DataFrame] = []
     lengths: dict[tuple[str, str, str], list[CriticValues]] = {}
-    runs = critic_values.groupby(RUN, sort=False, observed=True)
-    for key in sorted(cast("Iterable[tuple[Any, ...]]", runs.groups)):
-        part = runs.get_group(key)
-        identity = {name: part[name].iloc[0] for name in IDENTITY}
-        critic, names = from_frame(part)
-        table = pd.concat([names.drop(columns="prompt"), trajectory_statistics(critic)], axis=1)
-        permuted = _permuted(identity, critic, table, permutations)
-        rows += _run_rows(identity, table, permuted, resamples)
-        for name, group in _trained(table):
-            some = _stream("lengths", *key, name).permutation(group)[:MOST_OF_A_RUN]
-            place = (identity["family"], identity["model"], name)
-            lengths.setdefault(place, []).append(critic.rows(np.sort(some)))
-        table["excess"] = permuted.excess
-        table["prompt"] = names["prompt"]
-        trajectories.append(table.assign(**{name: identity[name] for name in IDENTITY}))
+    for run in sorted(runs, key=lambda run: run.key):
+        rows += run.rows
+        trajectories.append(run.table)
+        family, model = (str(run.key[RUN.index(name)]) for name in ("family", "model"))
+        for name, some in run.lengths.items():
+            lengths.setdefault((family, model, name), []).append(some)
     rows += list(method_rows(rows))
     if reference is not None:
         rows += list(difference_rows(rows, reference))

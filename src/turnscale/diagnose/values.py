@@ -73,6 +73,11 @@ class CriticValues:
         return np.diff(self.token_starts, append=self.values.size)
 
     @cached_property
+    def centred(self) -> Floats:
+        """[N] values minus the first of their trajectory: sums of squares then lose no digits to a common level."""
+        return self.values - self.values[self.token_starts][self.row_of_token]
+
+    @cached_property
     def row_of_turn(self) -> Ints:
         """[J] trajectory of each turn."""
         return np.repeat(np.arange(self.size), self.turns)

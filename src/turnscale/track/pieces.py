@@ -82,6 +82,17 @@ def write_pieces(pieces: Sequence[Piece], path: Path, columns: Sequence[str]) ->
     return opened
 
 
+def row_groups(path: Path, published: Path) -> dict[str, int] | None:
+    """Key of each piece -> its row group in ``published``, a copy of a table that :func:`write_pieces` wrote.
+
+    Returns:
+        None where ``published`` is not that table, byte for byte.
+    """
+    known = _known(path)
+    same = path.exists() and published.exists() and sha256(path) == sha256(published)
+    return known if same and (known or not pq.read_metadata(path).num_row_groups) else None
+
+
 def _known(path: Path) -> dict[str, int]:
     """Piece -> row group of a table written earlier; empty if there is none, or it is not as it was written."""
     try:

@@ -216,7 +216,9 @@ bundle_import.import_bundle(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize("requests", [0, 4, 23])
+@pytest.mark.parametrize(
+    "requests", [pytest.param(0, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 23]
+)
 def test_an_import_that_was_killed_is_completed(
     source: Plan, archive: tuple[Path, Exported], clone: Plan, requests: int
 ) -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Slurm and munge for `make test-slurm`, where this may be: as root, on Debian and its kin, within five minutes.
+# Slurm and munge for `make test-slurm`, where this may be: as root, on Debian and its kin, within four minutes.
 # Elsewhere it says why not and leaves the machine as it is; the test is then skipped. The packages start no daemon
 # that the test needs, and any that they do start are this machine's own business.
 set -eu
@@ -22,7 +22,7 @@ command -v apt-get >/dev/null || refuse "Slurm is not installed, and there is no
 echo "Installing slurm-wlm and munge from Debian (once)."
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
-if ! { timeout 120 apt-get update && timeout 300 apt-get install -y --no-install-recommends slurm-wlm munge; } \
+if ! { timeout 60 apt-get update && timeout 180 apt-get install -y --no-install-recommends slurm-wlm munge; } \
     >"$log" 2>&1; then
     tail -n 5 "$log" >&2
     refuse "apt-get could not install slurm-wlm and munge (whole log: $log)"

@@ -59,7 +59,7 @@ def make_folder(folder: Path, short: bool = False) -> Path:
     if short:
         del study["tables"]["chaos_critic"], study["figures"]
         scale |= {"groups": ["short"], "seeds": 1}
-        scale["train"]["steps"] = 15
+        scale["train"]["steps"] = 30
         scale["runtime"]["checkpoint_every"] = 1000  # only a signal makes a checkpoint before the last step
     (folder / "configs/studies/chaos.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     (folder / "configs/scales/chaos.yaml").write_text(yaml.safe_dump(scale, sort_keys=False))

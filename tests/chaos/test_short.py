@@ -21,7 +21,7 @@ from tests.chaos.checks import Folder, differences
 from tests.chaos.processes import Family, Seen, kind_of
 from turnscale.progress import last_count
 
-STEPS = 15
+STEPS = 30
 
 
 @pytest.fixture

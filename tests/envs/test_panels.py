@@ -49,7 +49,7 @@ def edit(path: Path, change: object) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["splits"]["train"][3].update(hash="0" * 16), "but the file says 0000000000000000"),
+        (lambda d: d["splits"]["train"][3].update(hash="0" * 16), "but the file says '0000000000000000'"),
         (lambda d: d["splits"]["train"][3]["params"].update(hops=4), "has hash"),
         (lambda d: d["splits"]["train"][3].update(content="0" * 16), "content hash"),
         (lambda d: d["splits"]["train"].pop(), "content hash"),

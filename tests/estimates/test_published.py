@@ -115,5 +115,5 @@ def test_a_name_that_the_file_lacks_is_named(tmp_path):
     wrong = Published(file="p.csv", models={"tiny": "Bigger"}, benchmarks={"local": "Bench"})
     with pytest.raises(ConfigError, match="Bigger"):
         published_values(wrong, {"mpo": MPO}, "mpo", tmp_path)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="no such file"):
         published_values(Published(file="absent.csv"), {}, None, tmp_path)

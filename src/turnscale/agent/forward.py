@@ -106,7 +106,10 @@ def _read(run: Callable[[Tensor], Tensor], batch: TurnBatch, device: torch.devic
         ids = batch.ids[rows, : longest - 1].to(device)
         hidden.append(run(ids)[actions.to(device)])
         where.append(places[rows, 1:longest][actions])
-    return torch.cat(hidden), torch.cat(where)
+    found = torch.cat(where)
+    if len(found) != int(batch.action_mask[:, 1:].sum()):
+        raise ValueError("action tokens beyond the length of their rows")
+    return torch.cat(hidden), found
 
 
 def _most(batch: TurnBatch, device: torch.device) -> int:

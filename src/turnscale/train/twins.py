@@ -46,7 +46,8 @@ def read_twins(agent: Agent, batch: TurnBatch) -> Tensor:
     places = torch.zeros((rows, columns + 1), dtype=torch.bool, device=batch.ids.device)
     places[lay.turn_row, begins] = True
     places[lay.turn_row, ends] = True
-    read = critic_values(agent.model, agent.head, batch.with_(ids=wide, action_mask=places))
+    read_at = batch.with_(ids=wide, action_mask=places, length=batch.length + 1)
+    read = critic_values(agent.model, agent.head, read_at)
     per_turn = torch.cat([read[:PAIRS, lay.turn_row, begins], read[PAIRS:, lay.turn_row, ends]])
     return torch.stack([lay.put(values[lay.segment]) for values in per_turn])
 

@@ -38,12 +38,23 @@ def checkpoints(folder: Path) -> list[int]:
     )
 
 
+def heeds_ctrl_c() -> None:
+    """A process that a shell started in the background ignores SIGINT, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def stopped(folder: Path, mark: str, stop: Callable[[subprocess.Popen[bytes]], None]) -> tuple[int, str]:
     """Start the command, stop it in the middle of its training, and wait for it: exit status and what it said."""
     log = folder / f"command-{uuid4().hex}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            COMMAND, cwd=folder, env=environment(mark), stdout=out, stderr=out, start_new_session=True
+            COMMAND,
+            cwd=folder,
+            env=environment(mark),
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            preexec_fn=heeds_ctrl_c,
         )
     while not (at_step := [seen for seen in Family(mark).living() if trains(seen)]):
         assert process.poll() is None, log.read_text()

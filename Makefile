@@ -65,7 +65,7 @@ ui: $(STAMP) ## MLflow's interface on this machine
 	@turnscale ui --port $(PORT)
 
 test: $(STAMP) ## all tests but the slow ones, with the whole workflow at scale smoke
-	pytest -m "not slow"
+	pytest -m "not slow" -n 2 --dist loadfile
 
 test-faults: $(STAMP) ## storage faults, damaged files, broken numbers and environments, in full
 	pytest tests/faults

@@ -17,7 +17,7 @@ from tests.fuzz.mutate import spoilt
 from turnscale.cli import _one_line
 from turnscale.errors import TurnscaleError
 
-CASES = int(os.environ.get("TURNSCALE_FUZZ_CASES", "40"))
+CASES = int(os.environ.get("TURNSCALE_FUZZ_CASES", "25"))
 """Cases of each target; 2,000 in ``make test-fuzz``."""
 
 SECONDS = 60

@@ -87,7 +87,7 @@ def test_disk_full_during_metrics_and_artifacts(
     assert all(sha256(folder / name) == checksum for name, checksum in record["artifacts"].items())
 
 
-@pytest.mark.parametrize("size", [0, 4 * KIB])
+@pytest.mark.parametrize("size", [0, pytest.param(4 * KIB, marks=pytest.mark.slow)])
 def test_a_limit_on_the_database_is_told_and_passes(
     setting: Setting, store: Path, impatient: None, size: int
 ) -> None:

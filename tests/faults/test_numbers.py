@@ -65,7 +65,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("logp_rollout", "advantage") else name
+        for name in FAULTS
+    ],
+)
 def test_each_number_stops_the_run_with_its_own_reason(
     setting: Setting, store: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:

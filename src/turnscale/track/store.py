@@ -141,7 +141,18 @@ def _client(root: Path) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # MLflow itself would repeat a request to a server that is away for minutes, and training would wait.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    check_address(tracking_uri(root))
+    try:
+        check_address(tracking_uri(root))
+    except TrackingError as error:
+        if not is_default(root):
+            raise
+        damaged = "not an SQLite database" in error.problem
+        raise TrackingError(
+            error.problem,
+            file=error.file,
+            remedy=DAMAGED if damaged else WRITABLE,
+            reason="tracking store damaged" if damaged else "not writable",
+        ) from None
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 

@@ -109,7 +109,9 @@ def prepare(project: Path, env: dict[str, str]) -> None:
     specs, base, panels = project / plan.results() / "specs", plan.base_path(cell), plan.panels_path(cell)
     turnscale(project, env, "job", "tracking", "--out", str(plan.results() / "tracking.json"))
     spec = specs / f"panels-{cell.panels.hash}.json"
-    turnscale(project, env, "job", "panels", "--spec", str(spec), "--out", str(panels))
+    turnscale(
+        project, env, "job", "panels", "--spec", str(spec), "--scale", SCALE, "--out", str(panels)
+    )  # fmt: skip
     spec = specs / f"base-{cell.base.hash}.json"
     turnscale(
         project, env, "job", "base", "--spec", str(spec), "--panels", str(panels), "--scale", SCALE,

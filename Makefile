@@ -108,4 +108,5 @@ bench: $(STAMP) ## every benchmark of speed, and their table; PEERS=python of ot
 	$(if $(PEERS),TURNSCALE_PEERS=$(PEERS) )python benchmarks/run.py
 
 clean-results: ## remove records, tables and figures of SCALE; the tracking store and checkpoints stay
+	@echo '$(SCALE)' | grep -Eqx '[A-Za-z0-9][A-Za-z0-9._+-]*' || { echo "SCALE must be the name of a scale" >&2; exit 2; }
 	rm -rf results/$(SCALE) paper_tables/$(SCALE) figures/$(SCALE) logs/$(SCALE)

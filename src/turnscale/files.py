@@ -60,6 +60,13 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         StorageError: it cannot be written; whatever was at ``path`` is still there.
     """
+    if path.exists() and not path.is_file():
+        raise StorageError(
+            "is there already and is no ordinary file.",
+            file=path,
+            remedy="name another file.",
+            reason="disk error",
+        )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

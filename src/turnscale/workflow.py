@@ -323,6 +323,28 @@ def _fraction(asked: Any) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+OPTIONS = ("study", "scale", "seeds", "partial", "pack", "share")
+"""What ``snakemake --config`` may set."""
+
+
+def check_options(config: Mapping[str, Any]) -> bool:
+    """Refuse settings of the workflow that nothing reads; whether ``partial`` is set.
+
+    Raises:
+        ConfigError: an unknown name (a mistyped ``share`` would have every machine train every seed), or a
+            ``partial`` that is neither true nor false.
+    """
+    unknown = sorted(set(config) - set(OPTIONS))
+    if unknown:
+        raise ConfigError(
+            "is no setting of the workflow.", key=unknown[0], remedy=f"--config knows {', '.join(OPTIONS)}."
+        )
+    partial = str(config.get("partial", False)).lower()
+    if partial not in ("true", "false"):
+        raise ConfigError(f"is '{partial}'.", key="partial", remedy="write partial=true or partial=false.")
+    return partial == "true"
+
+
 def pack_size(plan: Plan, asked: Any = None) -> int:
     """Seeds of a cell that share a process: what was asked for, else the scale's ``runtime.pack``.
 

@@ -3,7 +3,13 @@ from snakemake.exceptions import WorkflowError
 from snakemake.shell import shell as bash
 from turnscale.errors import TurnscaleError
 from turnscale.study import resolve
-from turnscale.workflow import Products, pack_size, summary_after, summary_before
+from turnscale.workflow import (
+    Products,
+    check_options,
+    pack_size,
+    summary_after,
+    summary_before,
+)
 
 config.setdefault("study", "mpo")
 config.setdefault("scale", "quick")
@@ -14,7 +20,7 @@ try:
     )
     PRODUCTS = Products(
         PLAN,
-        partial=bool(config.get("partial", False)),
+        partial=check_options(config),
         pack=pack_size(PLAN, config.get("pack")),
     )
     PLAN.write_specs()

@@ -4,7 +4,7 @@ from snakemake.shell import shell as bash
 from turnscale.errors import TurnscaleError
 from turnscale.tabular.plan import FIGURES as FIGURE_NAMES, TABLES as TABLE_NAMES
 from turnscale.tabular.plan import resolve_tabular, summary_after, summary_before
-from turnscale.workflow import Products
+from turnscale.workflow import Products, check_options
 
 config.setdefault("scale", "grouping5")
 if "share" in config:
@@ -16,10 +16,10 @@ try:
     PLAN = resolve_tabular(
         str(config["study"]), str(config["scale"]), seeds=config.get("seeds")
     )
+    PARTIAL = check_options(config)
 except TurnscaleError as error:
     raise WorkflowError(str(error)) from None
 
-PARTIAL = bool(config.get("partial", False))
 RECORDS = {
     str(run.path): run
     for run in PLAN.runs

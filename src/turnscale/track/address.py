@@ -71,7 +71,11 @@ def _sqlite(path: Path, key: str) -> None:
         with path.open("rb") as file:
             found = file.read(len(MAGIC))
     except FileNotFoundError:
-        return  # MLflow makes it
+        if path.parent.is_dir():
+            return  # MLflow makes it
+        raise TrackingError(
+            "cannot be made: its folder does not exist.", file=path, key=key, remedy="make the folder first."
+        ) from None
     except OSError as error:
         raise TrackingError(
             f"cannot be opened ({error.strerror}).", file=path, key=key, remedy="name a database file."

@@ -6,7 +6,6 @@ numpy archive of plain arrays (nothing in it is unpickled); a damaged one counts
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import multiprocessing
@@ -22,13 +21,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-import turnscale
 from turnscale.config.hashing import digest
 from turnscale.diagnose.permutation import PERMUTATIONS
 from turnscale.diagnose.summary import RESAMPLES
 from turnscale.diagnose.table import RunDiagnosis, diagnose_run
 from turnscale.diagnose.values import RUN, CriticValues
 from turnscale.files import write_bytes
+from turnscale.track.environment import source_hash
 
 FORMAT = 1
 SOURCES = ("diagnose", "stats", "seeding.py", "estimates/schema.py")
@@ -58,7 +57,8 @@ def diagnose_groups(
         DataError: malformed values.
         StorageError: a diagnosis cannot be written.
     """
-    names = {_name(key): group for key, group in groups.items()}
+    code = source_hash(*SOURCES)
+    names = {_name(key, code): group for key, group in groups.items()}
     kept = {path.stem: path for path in folder.glob("*.npz")}
     found = {name: one for name in names if name in kept and (one := _load(kept[name])) is not None}
     missing = [(name, group) for name, group in names.items() if name not in found]
@@ -87,19 +87,8 @@ def _diagnose_group(table: Path, group: int, target: Path) -> Path:
     return target
 
 
-def _name(key: str) -> str:
-    return digest([FORMAT, key, RESAMPLES, PERMUTATIONS, _code()], length=32)
-
-
-def _code() -> str:
-    """Digest of the source files in `SOURCES`."""
-    folder = Path(turnscale.__file__).parent
-    total = hashlib.sha256()
-    for place in (folder / name for name in SOURCES):
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            total.update(path.relative_to(folder).as_posix().encode())
-            total.update(path.read_bytes())
-    return total.hexdigest()
+def _name(key: str, code: str) -> str:
+    return digest([FORMAT, key, RESAMPLES, PERMUTATIONS, code], length=32)
 
 
 def _pack(one: RunDiagnosis) -> bytes:

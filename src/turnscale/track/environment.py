@@ -50,11 +50,17 @@ def code_revision(root: Path = Path()) -> str:
         return "unversioned"
 
 
-def source_hash() -> str:
-    """16 hex digits over the package's Python files: tells apart two runs of one dirty revision."""
+def source_hash(*parts: str) -> str:
+    """16 hex digits over the package's Python files: tells apart two runs of one dirty revision.
+
+    Args:
+        parts: folders and files of the package to look at, relative to it; all of it if there are none.
+    """
     folder = Path(turnscale.__file__).parent
+    places = [folder / part for part in parts] or [folder]
+    files = {path for place in places for path in (place.rglob("*.py") if place.is_dir() else [place])}
     total = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(files):
         total.update(path.relative_to(folder).as_posix().encode())
         total.update(path.read_bytes())
     return total.hexdigest()[:16]

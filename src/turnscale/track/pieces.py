@@ -83,24 +83,28 @@ def write_pieces(pieces: Sequence[Piece], path: Path, columns: Sequence[str]) ->
 
 
 def row_groups(path: Path, published: Path) -> dict[str, int] | None:
-    """Key of each piece -> its row group in ``published``, a copy of a table that :func:`write_pieces` wrote.
+    """Key of each piece -> its row group in ``published``, a copy of the table that :func:`write_pieces` wrote.
 
     Returns:
         None where ``published`` is not that table, byte for byte.
     """
-    known = _known(path)
-    same = path.exists() and published.exists() and sha256(path) == sha256(published)
-    return known if same and (known or not pq.read_metadata(path).num_row_groups) else None
+    return _groups(path, published) if published.exists() else None
 
 
 def _known(path: Path) -> dict[str, int]:
     """Piece -> row group of a table written earlier; empty if there is none, or it is not as it was written."""
+    return _groups(path, path) or {}
+
+
+def _groups(path: Path, copy: Path) -> dict[str, int] | None:
+    """Piece -> row group as listed beside ``path``; None if ``copy`` is not the table of that list."""
     try:
         listed = unsealed(read_json(_list(path), "remove it."))
-        keys = [str(key) for key in listed["pieces"]] if listed["sha256"] == sha256(path) else []
+        if listed["sha256"] != sha256(copy):
+            return None
+        return {str(key): group for group, key in enumerate(listed["pieces"])}
     except (DataError, OSError, ValueError, KeyError):
-        return {}
-    return {key: group for group, key in enumerate(keys)}
+        return None
 
 
 def _list(path: Path) -> Path:

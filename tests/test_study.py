@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.documents import Edit, change, write
 from turnscale.config.hashing import canonical_json, digest
 from turnscale.errors import ConfigError
 from turnscale.planning import (
@@ -27,7 +27,6 @@ from turnscale.planning import (
 from turnscale.study import Plan, resolve
 
 PROJECT = Path(__file__).parents[1]
-Edit = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture
@@ -40,16 +39,6 @@ def root(tmp_path: Path) -> Path:
     scale |= {"scale": "tiny", "seeds": 3, "models": local[:1]}
     write(tmp_path / "configs/scales/tiny.yaml", scale)
     return tmp_path
-
-
-def write(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(yaml.safe_dump(value, sort_keys=False), encoding="utf-8")
-
-
-def change(path: Path, edit: Edit) -> None:
-    value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    edit(value)
-    write(path, value)
 
 
 def hashes(plan: Plan) -> dict[str, str]:

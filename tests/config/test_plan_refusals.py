@@ -6,13 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from tests.documents import Edit, change
 from turnscale.config.references import few_attempts
 from turnscale.errors import ConfigError
 from turnscale.methods import load_method
@@ -20,7 +18,6 @@ from turnscale.study import load_study, resolve
 from turnscale.tabular.plan import resolve_tabular
 
 PROJECT = Path(__file__).parents[2]
-Edit = Callable[[dict[str, Any]], object]
 STUDY, SCALE = "configs/studies/mpo.yaml", "configs/scales/smoke.yaml"
 
 
@@ -28,12 +25,6 @@ STUDY, SCALE = "configs/studies/mpo.yaml", "configs/scales/smoke.yaml"
 def root(tmp_path: Path) -> Path:
     shutil.copytree(PROJECT / "configs", tmp_path / "configs")
     return tmp_path
-
-
-def change(path: Path, edit: Edit) -> None:
-    value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    edit(value)
-    path.write_text(yaml.safe_dump(value, sort_keys=False), encoding="utf-8")
 
 
 CASES: dict[str, tuple[str, Edit, str, str]] = {  # name: (file, edit, key, words)

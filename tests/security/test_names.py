@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.audit.builders import LEDGER
+from tests.documents import change
 from turnscale.audit.document import Column, Document, Section, to_latex, to_markdown
 from turnscale.config.load import config_path, is_name
 from turnscale.config.schema import Cell
@@ -40,12 +40,6 @@ def root(tmp_path: Path) -> Path:
         shutil.copytree(PROJECT / folder, tmp_path / folder)
     shutil.copy(PROJECT / "Snakefile", tmp_path / "Snakefile")
     return tmp_path
-
-
-def change(path: Path, edit: Any) -> None:
-    value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    edit(value)
-    path.write_text(yaml.safe_dump(value, sort_keys=False), encoding="utf-8")
 
 
 PLACES = {

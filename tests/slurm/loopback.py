@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers import free_port
+from turnscale.track.run import terminable
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo", "scontrol")
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
@@ -133,7 +134,7 @@ def loopback_slurm() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     daemons: list[subprocess.Popen[bytes]] = []
     linked = False
-    with _sigterm_raises():
+    with terminable():
         try:
             _write_configuration(folder)
             if _left_behind(CONFIGURATION):
@@ -281,20 +282,6 @@ def _name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except FileNotFoundError:
         return ""
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM becomes KeyboardInterrupt for the while, so that what was started is stopped."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -227,7 +227,7 @@ def open_log(
     wanted = {f"turnscale.{key}": str(value) for key, value in {**record, **tags}.items()}
     stored, attempt = _find_or_create(client, experiment, str(record["key"]), name)
     log = RunLog(client, stored, attempt, record)
-    with _terminable():
+    with terminable():
         try:
             wanted |= {"turnscale.attempt": str(attempt), "turnscale.complete": "0"}
             wanted |= {"turnscale.reason": "", "turnscale.error": ""}
@@ -335,7 +335,7 @@ def upload_json(client: MlflowClient, run_id: str, value: Mapping[str, Any], nam
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Turn SIGTERM into KeyboardInterrupt for the while, so that a cancelled job closes its run."""
     if threading.current_thread() is not threading.main_thread():
         yield

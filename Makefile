@@ -23,7 +23,7 @@ SNAKEMAKE = snakemake --cores $(CORES)
 SELECT = --study $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan reproduce tables figures restore ui test test-faults test-slow test-chaos test-fuzz test-slurm test-tracking smoke lint format bench clean-results
+.PHONY: help setup plan reproduce tables figures restore ui test test-search test-faults test-slow test-chaos test-fuzz test-slurm test-tracking smoke lint format bench clean-results
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ ui: $(STAMP) ## MLflow's interface on this machine
 
 test: $(STAMP) ## all tests but the slow ones, with the whole workflow at scale smoke
 	pytest -m "not slow" -n 2 --dist loadfile
+
+test-search: $(STAMP) ## property tests with new random examples, more of them (`make test` always tries the same)
+	pytest -m "hypothesis and not slow" --hypothesis-profile search
 
 test-faults: $(STAMP) ## storage faults, damaged files, broken numbers and environments, in full
 	pytest tests/faults

@@ -27,7 +27,7 @@ from rows import Row, write
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from turnscale.agent import forward, transformer
+from turnscale.agent import forward
 from turnscale.agent.adapter import Agent, activate, policy_parameters
 from turnscale.agent.decode import make_decoder
 from turnscale.agent.rollout import rollout
@@ -131,8 +131,13 @@ def plain_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """All rows padded to the longest through the modules, and every position through the output matrix."""
     activate(model, adapter)
-    hidden = forward._run(model.get_base_model().base_model, batch.ids)
+    hidden = _plain_hidden(model.get_base_model().base_model, batch.ids)
     return _plain_head(model, hidden, batch, temperature)
+
+
+def _plain_hidden(backbone: Any, ids: Tensor) -> Tensor:
+    hidden: Tensor = backbone(ids, use_cache=False).last_hidden_state
+    return hidden
 
 
 def _plain_head(model: Any, hidden: Tensor, batch: TurnBatch, temperature: float) -> tuple[Tensor, Tensor]:
@@ -170,7 +175,7 @@ def clocked() -> Iterator[Counter[str]]:
     scores = forward.action_logprobs
     with (
         patch.object(forward, "_action_hidden", timed("forward", forward._action_hidden)),
-        patch.object(forward, "_run", timed("forward", forward._run)),
+        patch(f"{__name__}._plain_hidden", timed("forward", _plain_hidden)),
         patch.object(forward, "action_logprobs", head),
         patch(f"{__name__}._plain_head", timed("head", _plain_head)),
         patch.object(torch.Tensor, "backward", timed("backward", torch.Tensor.backward)),
@@ -182,16 +187,15 @@ def clocked() -> Iterator[Counter[str]]:
 def padding(agent: Agent, batch: TurnBatch, settings: Training, grouped: bool) -> float:
     """Share of the tokens fed to the model that were padding, in one update."""
     fed = 0
-    name = "hidden_states" if grouped else "_run"
-    home = transformer if grouped else forward
-    run = getattr(home, name)
+    name = f"{forward.__name__}._run_fused" if grouped else f"{__name__}._plain_hidden"
+    run = forward._run_fused if grouped else _plain_hidden
 
-    def counting(first: Any, ids: Tensor) -> Tensor:
+    def counting(first: Any, ids: Tensor, *read: Tensor) -> Tensor:
         nonlocal fed
         fed += ids.numel()
-        return run(first, ids)  # type: ignore[no-any-return]
+        return run(first, ids, *read)
 
-    with patch.object(home, name, counting):
+    with patch(name, counting):
         step(agent, batch, settings, forward.action_logprobs if grouped else plain_logprobs)
     # the last token of a row is scored and, in our path, never fed
     needed = int(batch.length.sum()) - (batch.size if grouped else 0)

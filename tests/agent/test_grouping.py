@@ -12,7 +12,13 @@ from torch import Tensor
 
 from tests.agent.conftest import LIMITS, Chatter, tasks
 from turnscale.agent import forward, transformer
-from turnscale.agent.adapter import Agent, base_model, critic_parameters, policy_parameters
+from turnscale.agent.adapter import (
+    Agent,
+    base_model,
+    critic_parameters,
+    effective_weights,
+    policy_parameters,
+)
 from turnscale.agent.decode import make_decoder
 from turnscale.agent.forward import action_logprobs, alike, critic_values
 from turnscale.agent.rollout import rollout
@@ -49,14 +55,15 @@ def test_values_and_gradients_equal_those_of_the_padded_batch(
     weights = torch.randn(batch.ids.shape, generator=torch.Generator().manual_seed(1))
     parameters = [*policy_parameters(made), *critic_parameters(made)]
     fed = 0
-    run = forward._run if width == 0 else transformer.hidden_states
+    name = "_run" if width == 0 else "_run_fused"
+    run = getattr(forward, name)
 
-    def counting(first: object, ids: Tensor) -> Tensor:
+    def counting(first: object, ids: Tensor, read: Tensor) -> Tensor:
         nonlocal fed
         fed += ids.numel()
-        return run(first, ids)  # type: ignore[arg-type]
+        return run(first, ids, read)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(*((forward, "_run") if width == 0 else (transformer, "hidden_states")), counting)
+    monkeypatch.setattr(forward, name, counting)
     found = []
     for groups in (None, {"cpu": 120}):
         monkeypatch.setattr(forward, "GROUP_TOKENS", groups)
@@ -104,3 +111,20 @@ def test_no_position_by_vocabulary_tensor_is_kept_for_the_backward_pass(agent: M
     vocabulary, actions = int(made.model.config.vocab_size), int(batch.action_mask.sum())
     wide = {t.data_ptr(): tuple(t.shape) for t in kept if vocabulary in t.shape and max(t.shape) >= actions}
     assert list(wide.values()) == [(actions, vocabulary)], "the log-probabilities, once"
+
+
+@pytest.mark.parametrize("kind", ["dense", "moe"])
+def test_places_asked_for_are_those_of_the_whole_pass(agent: Make, kind: str) -> None:
+    made = agent(kind)
+    ids = sampled(made).ids
+    weights = effective_weights(made.model, "policy")
+    network = transformer.build(transformer.shape_of(made.model.config), weights, ids.shape[1])
+    at = torch.randperm(ids.numel(), generator=torch.Generator().manual_seed(0))[:17]
+    found, whole = transformer.hidden_states(network, ids, at=at), transformer.hidden_states(network, ids)
+    assert torch.allclose(found, whole.flatten(0, 1)[at], atol=1e-6)
+    probe = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    parameters = policy_parameters(made)
+    grads = torch.autograd.grad((found * probe).sum(), parameters, retain_graph=True)
+    expected = torch.autograd.grad((whole.flatten(0, 1)[at] * probe).sum(), parameters)
+    for one, other in zip(grads, expected, strict=True):
+        assert (one - other).abs().max() <= 1e-5 * other.abs().max() + 1e-7

@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
 COMMAND = ["turnscale", "reproduce", "chaos", "--scale", "chaos", "--cores", "2"]
 SHARES = {"trainer": 0.37, "evaluator": 0.23, "snakemake": 0.2, "server": 0.2}
 """Part of all kills that each kind of process gets."""
-STARTS = {"trainer": 9.0, "evaluator": 6.5, "snakemake": 3.0}
+STARTS = {"trainer": 14.0, "evaluator": 6.5, "snakemake": 3.0}
 """Processor seconds after which a process of a kind is usually done, or, for Snakemake, waits for its jobs."""
 ROUNDS = 8
 RERUNS = 60

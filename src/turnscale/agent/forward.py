@@ -74,7 +74,7 @@ def _action_hidden(
     if transformer.worthwhile(model.config):
         weights = effective_weights(model, adapter)
         network = transformer.build(transformer.shape_of(model.config), weights, batch.ids.shape[1])
-        return *_read(partial(transformer.hidden_states, network), batch, model.device), network
+        return *_read(partial(_run_fused, network), batch, model.device), network
     changed = [key for key in LOGIT_CHANGES if getattr(model.config, key, None) not in (None, 1, 1.0)]
     if changed:
         raise CheckpointError(
@@ -90,12 +90,20 @@ def _action_hidden(
     return *_read(run, batch, model.device), None
 
 
-def _run(backbone: torch.nn.Module, ids: Tensor) -> Tensor:
+def _run(backbone: torch.nn.Module, ids: Tensor, read: Tensor) -> Tensor:
+    """The plain path: all hidden states, of which those at ``read`` ([B, n] bool) are kept, [N, H]."""
     hidden: Tensor = backbone(ids, use_cache=False).last_hidden_state
-    return hidden
+    return hidden[read]
 
 
-def _read(run: Callable[[Tensor], Tensor], batch: TurnBatch, device: torch.device) -> tuple[Tensor, Tensor]:
+def _run_fused(network: transformer.Network, ids: Tensor, read: Tensor) -> Tensor:
+    """As :func:`_run`; the last layer computes little more than what is read."""
+    return transformer.hidden_states(network, ids, at=read.flatten().nonzero().squeeze(1))
+
+
+def _read(
+    run: Callable[[Tensor, Tensor], Tensor], batch: TurnBatch, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """[N, H] hidden states before the action tokens, group after group, and [N] the tokens' places in the batch."""
     width = batch.ids.shape[1]
     places = torch.arange(batch.ids.numel(), device=batch.ids.device).view(batch.ids.shape)
@@ -104,7 +112,7 @@ def _read(run: Callable[[Tensor], Tensor], batch: TurnBatch, device: torch.devic
         longest = min(max(int(batch.length[rows].max()), 2), width)
         actions = batch.action_mask[rows, 1:longest]
         ids = batch.ids[rows, : longest - 1].to(device)
-        hidden.append(run(ids)[actions.to(device)])
+        hidden.append(run(ids, actions.to(device)))
         where.append(places[rows, 1:longest][actions])
     found = torch.cat(where)
     if len(found) != int(batch.action_mask[:, 1:].sum()):

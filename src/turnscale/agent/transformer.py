@@ -254,10 +254,14 @@ class Cache:
             held[:, : len(rows)] = held[:, rows]
 
 
-def hidden_states(network: Network, ids: Tensor, cache: Held | None = None) -> Tensor:
+def hidden_states(
+    network: Network, ids: Tensor, cache: Held | None = None, at: Tensor | None = None
+) -> Tensor:
     """[B, n] long -> [B, n, H]: the normalised hidden states (without the final gain) of ``ids``.
 
-    Without a cache the rows start at position 0; with one they continue at its length, which grows by n.
+    Without a cache the rows start at position 0; with one they continue at its length, which grows by n. ``at``
+    [N] long, places in the flattened ids, asks for those only, [N, H]: what follows the last layer's attention is
+    not computed for the others.
     """
     shape = network.shape
     batch, n = ids.shape
@@ -276,11 +280,15 @@ def hidden_states(network: Network, ids: Tensor, cache: Held | None = None) -> T
             attended = attention(query, key, value)
         else:
             attended = cache.attend(index, query, key, value)
-        x = layer.merge(x, attended.transpose(1, 2).reshape(batch * n, -1))
+        attended = attended.transpose(1, 2).reshape(batch * n, -1)
+        if at is not None and layer is network.layers[-1]:
+            x, attended = x[at], attended[at]
+        x = layer.merge(x, attended)
         x = layer.feed(x, normalise(x, shape.eps), shape)
     if cache is not None:
         cache.advance(n)
-    return normalise(x, shape.eps).view(batch, n, -1)
+    found = normalise(x, shape.eps)
+    return found.view(batch, n, -1) if at is None else found
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:

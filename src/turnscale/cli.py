@@ -52,7 +52,7 @@ seeds_app = typer.Typer(no_args_is_help=True, help="Seeds of a scale.")
 runs_app = typer.Typer(no_args_is_help=True, help="Runs in the tracking store.")
 
 ROOT = Path()
-TRAINING = {"torch", "transformers", "peft", "safetensors", "bm25s", "mlflow", "snakemake"}
+TRAINING = {"torch", "transformers", "peft", "safetensors", "bm25s", "mlflow", "sqlalchemy", "snakemake"}
 """Packages of the extra ``train``: plans and audits do without them."""
 out = Console(markup=False, emoji=False)  # what is printed is the user's text
 

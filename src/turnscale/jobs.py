@@ -47,11 +47,17 @@ ROOT = Path()
 
 
 @app.command()
-def tracking(out: Out) -> None:
+def tracking(
+    out: Annotated[Path | None, typer.Option(help="Record to write; none if left out.")] = None,
+) -> None:
     """Create the tracking store, once, before anything writes to it."""
     from turnscale.track.store import init_tracking
 
-    write_record(out, init_tracking(ROOT))
+    made = init_tracking(ROOT, patient=True)
+    if out is None:
+        print(f"The tracking store has the experiment '{made['experiment']}' ({made['backend']}).")
+    else:
+        write_record(out, made)
 
 
 @app.command()
@@ -271,7 +277,7 @@ def evaluate_run(
     from turnscale.track.read import Store
     from turnscale.train.warmup import open_base
 
-    store = Store(ROOT)
+    store = Store(ROOT, patient=True)
     with store.artifact(record["run_id"], "config.json") as path:
         spec = json.loads(path.read_text(encoding="utf-8"))
     if digest(["train", spec]) != record["spec_hash"]:

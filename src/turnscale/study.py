@@ -277,6 +277,7 @@ def resolve(
     study_path = config_path("studies", study_name, root)
     scale_path = config_path("scales", scale_name, root)
     check_products(study, scale, root, study_path)
+    _check_panels(study, scale, root, scale_path)
     wanted: list[str] = []
     for group in scale.groups:
         if group not in study.groups:
@@ -373,11 +374,24 @@ def _training(scale: Scale, cell: Cell, cell_name: str, study_path: Path) -> Tra
     return validate(Training, merged, study_path, prefix=f"cells.{cell_name}.train")
 
 
+def _check_panels(study: Study, scale: Scale, root: Path, scale_path: Path) -> None:
+    """Raise ConfigError if the scale's panels name other test benchmarks than the study's families have."""
+    from turnscale.envs.panels import split_sizes
+    from turnscale.envs.registry import read_family
+
+    for name in study.families:
+        family = read_family(_family_path(scale, name, root))
+        split_sizes(scale.panels.model_dump(), family.benchmarks, scale_path)
+
+
 def _family(scale: Scale, name: str, root: Path) -> dict[str, Any]:
     from turnscale.envs.registry import read_family_config
 
-    file = (scale.families or {}).get(name, name)
-    return read_family_config(config_path("families", file, root)).model_dump(mode="json")
+    return read_family_config(_family_path(scale, name, root)).model_dump(mode="json")
+
+
+def _family_path(scale: Scale, name: str, root: Path) -> Path:
+    return config_path("families", (scale.families or {}).get(name, name), root)
 
 
 def _model(name: str, root: Path, scale_path: Path) -> dict[str, Any]:

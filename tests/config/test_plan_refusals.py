@@ -19,6 +19,7 @@ from turnscale.tabular.plan import resolve_tabular
 
 PROJECT = Path(__file__).parents[2]
 STUDY, SCALE = "configs/studies/mpo.yaml", "configs/scales/smoke.yaml"
+TEST = {"search-2hop": 3, "search-3hop": 4, "search-4hop": 5}
 
 
 @pytest.fixture
@@ -45,6 +46,15 @@ CASES: dict[str, tuple[str, Edit, str, str]] = {  # name: (file, edit, key, word
     "number for text": (STUDY, lambda s: s.update(title=3), "title", "string"),
     "absurd steps": (SCALE, lambda s: s["train"].update(steps=10**12), "train.steps", "less than"),
     "absurd panels": (SCALE, lambda s: s["panels"].update(train=10**12), "panels.train", "less than"),
+    "panels of an unknown benchmark": (SCALE, lambda s: s["panels"].update(test={**TEST, "search-9hop": 3}),
+                                       "panels.test.search-9hop", "the benchmarks are search-2hop, search-3hop"),
+    "panels without a benchmark": (SCALE, lambda s: s["panels"].update(test={"search-2hop": 3}),
+                                   "panels.test.search-3hop", "is absent"),
+    "panels of no benchmark": (SCALE, lambda s: s["panels"].update(test={}), "panels.test.search-2hop", "is absent"),
+    "no tasks of a benchmark": (SCALE, lambda s: s["panels"].update(test={**TEST, "search-4hop": 0}),
+                                "panels.test.search-4hop", "greater than 0, got 0"),
+    "text for tasks of a benchmark": (SCALE, lambda s: s["panels"].update(test={**TEST, "search-4hop": "3"}),
+                                      "panels.test.search-4hop", "integer, got '3'"),
     "line break in a label": (STUDY, lambda s: s["cells"]["mpo"].update(label="a\nb"), "cells.mpo.label", "one line"),
     "reserved name of a study": (STUDY, lambda s: s.update(study="panels"), "", "panels"),
     "name of an audit": (STUDY, lambda s: s["tables"].update(audit_mpo=s["tables"]["mpo_main"]), "", "audit_mpo"),
@@ -68,6 +78,11 @@ def test_refused_with_file_key_and_remedy(root: Path, name: str) -> None:
     assert error.remedy
     assert str(error).count("Remedy") == 1
     assert "^" not in error.problem, "a regular expression is no explanation"
+
+
+def test_a_size_for_each_benchmark_is_taken_as_written(root: Path) -> None:
+    change(root / SCALE, lambda s: s["panels"].update(test=TEST))
+    assert resolve("mpo", "smoke", root=root).scale.panels.test == TEST
 
 
 def test_a_number_in_quotes_is_told_how_to_be_written_and_1e_3_is_a_number(root: Path) -> None:

@@ -12,7 +12,7 @@ from turnscale.envs.panels import Panels, check_disjoint, load_panels, make_pane
 from turnscale.envs.protocol import Limits, Task
 from turnscale.envs.search import SearchFamily
 from turnscale.envs.search_task import SearchParameters
-from turnscale.errors import TaskError
+from turnscale.errors import ConfigError, TaskError
 
 SIZES = {"train": 30, "validation": 10, "search-2hop": 5, "search-4hop": 5}
 
@@ -107,10 +107,10 @@ def test_benchmarks_may_differ_in_size() -> None:
     assert split_sizes(each, ["large", "small"]) == {"train": 5, "validation": 2, "large": 830, "small": 103}
     one = each | {"test": 7}
     assert split_sizes(one, ["large", "small"]) == {"train": 5, "validation": 2, "large": 7, "small": 7}
-    with pytest.raises(TaskError, match=r"panels\.test\.small.*Remedy"):
-        split_sizes(each, ["large", "tiny"])
-    with pytest.raises(TaskError, match="sizes are of large, small"):
-        split_sizes(each, ["large"])
+    with pytest.raises(ConfigError, match=r"x\.yaml: panels\.test\.small: is no test.*Remedy: .*large, tiny"):
+        split_sizes(each, ["large", "tiny"], "x.yaml")
+    with pytest.raises(ConfigError, match=r"panels\.test\.more: is absent"):
+        split_sizes(each, ["large", "small", "more"])
 
 
 def test_training_gives_way_where_content_repeats() -> None:

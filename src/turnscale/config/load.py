@@ -10,7 +10,7 @@ import math
 import re
 import reprlib
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -154,6 +154,7 @@ def validate(
         problems = error.errors(include_url=False, include_context=False)
         # A misspelt key is both unknown and absent; the first says how to mend it.
         first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
+        first = _branch_meant(first, problems)
         key = _key(first["loc"], value, prefix)
         remedy = _remedy(model, first, {**REMEDIES, **(remedies or {})})
         raise ConfigError(_problem(first), file=file, key=key or None, remedy=remedy) from None
@@ -161,6 +162,18 @@ def validate(
         raise ConfigError(
             "is nested too deeply.", file=file, key=prefix or None, remedy="flatten it."
         ) from None
+
+
+def _branch_meant(first: Any, problems: Sequence[Any]) -> Any:
+    """Of a value that may be of several types, the problem that lies deepest: it is of the type that was meant.
+
+    Where a number or a mapping may stand, a wrong entry of a mapping is also "no number".
+    """
+    place = first["loc"][:-1]
+    if not first["loc"] or not re.fullmatch(BRANCH, str(first["loc"][-1])):
+        return first
+    rivals = [problem for problem in problems if problem["loc"][: len(place)] == place]
+    return max(rivals, key=lambda problem: len(problem["loc"]))
 
 
 REMEDIES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from turnscale.envs.protocol import Family, Task
-from turnscale.errors import TaskError
+from turnscale.errors import ConfigError, TaskError
 from turnscale.files import write_text
 
 FORMAT = 1
@@ -73,25 +73,30 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def split_sizes(panels: Mapping[str, Any], benchmarks: Sequence[str]) -> dict[str, int]:
+def split_sizes(
+    panels: Mapping[str, Any], benchmarks: Sequence[str], file: str | Path | None = None
+) -> dict[str, int]:
     """Number of tasks of every split.
 
     Args:
         panels: ``train``, ``validation`` and ``test``, the last one number for every benchmark or a number for each.
         benchmarks: the family's test benchmarks.
+        file: the scale, named in errors.
 
     Raises:
-        TaskError: ``test`` names other benchmarks than the family has.
+        ConfigError: ``test`` names other benchmarks than the family has.
     """
     test = panels["test"]
     if isinstance(test, int):
         test = dict.fromkeys(benchmarks, test)
-    elif set(test) != set(benchmarks):
-        wrong = sorted(set(test) ^ set(benchmarks))
-        raise TaskError(
-            f"the sizes are of {', '.join(sorted(test))}, but the family's benchmarks are {', '.join(benchmarks)}.",
+    wrong = [*sorted(set(test) - set(benchmarks)), *(name for name in benchmarks if name not in test)]
+    if wrong:
+        unknown = wrong[0] in test
+        raise ConfigError(
+            "is no test benchmark of the family." if unknown else "is absent: a mapping gives each its size.",
+            file=file,
             key=f"panels.test.{wrong[0]}",
-            remedy="give one number for every benchmark, or a number for each of them.",
+            remedy=f"the benchmarks are {', '.join(benchmarks)}; give each its tasks, or one number for all.",
         )
     sizes = {name: int(panels[name]) for name in ("train", "validation")}
     return sizes | {name: int(test[name]) for name in benchmarks}

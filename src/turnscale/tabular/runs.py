@@ -183,7 +183,7 @@ def collect(plan: TabularPlan, *, partial: bool = False) -> None:
         DataError: a planned run is not finished (unless ``partial``), or none is.
         TrackingError: an artifact is missing or differs from its checksum.
     """
-    store = Store(plan.root)
+    store = Store(plan.root, patient=True)
     jobs = store.jobs(plan.scale.scale)
     parts: dict[str, list[pd.DataFrame]] = {OUTCOMES: [], SEEDS: [], ITERATIONS: []}
     survivors: dict[tuple[str, str], dict[str, Any]] = {}

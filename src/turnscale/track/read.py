@@ -58,15 +58,16 @@ class Store:
 
     Args:
         root: the project folder.
+        patient: whether to wait for a store that is away as jobs do (`connect`).
 
     Raises:
         TrackingError: the store was never initialised, or cannot be reached.
     """
 
-    def __init__(self, root: Path = Path()) -> None:
+    def __init__(self, root: Path = Path(), patient: bool = False) -> None:
         self.root = root
         self._client: MlflowClient
-        self._client, self._experiment = connect(root)
+        self._client, self._experiment = connect(root, patient)
         self._imported: dict[str, str] | None = None
 
     def jobs(self, scale: str) -> dict[str, StoredJob]:

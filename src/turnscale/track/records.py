@@ -141,7 +141,7 @@ def noting_failure(kind: str, key: str, scale: str, spec: Mapping[str, Any], roo
         yield
     except Exception as error:
         try:
-            if Store(root).find(key) is None:
+            if Store(root, patient=True).find(key) is None:
                 with open_log(_head(kind, key, scale, root), spec, key, {}, root):
                     raise error
         except TrackingError as second:
@@ -158,7 +158,7 @@ def evaluating(run_record: Mapping[str, Any], digest: str, root: Path) -> Iterat
     except Exception as error:
         name, reason = f"turnscale.{evaluation_tag(digest)}", reason_of(error)
         try:
-            client, experiment = connect(root)
+            client, experiment = connect(root, patient=True)
             run_id = stored_id(client, experiment, str(run_record["run_id"]))
             insist(lambda: client.set_tag(run_id, name, reason), "set a tag")
         except TrackingError as second:  # the first error matters more
@@ -208,7 +208,7 @@ def publish_evaluation(
     """
     from mlflow.entities import Metric
 
-    client, experiment = connect(root)
+    client, experiment = connect(root, patient=True)
     run_id = stored_id(client, experiment, str(run_record["run_id"]))
     folder = evaluation_folder(digest)
     hashes = upload(client, run_id, outcomes, folder)

@@ -223,7 +223,7 @@ def open_log(
     root: Path,
 ) -> Iterator[RunLog]:
     """`open_run` for a record of any kind; ``record`` must hold ``key`` and ``kind``."""
-    client, experiment = connect(root)
+    client, experiment = connect(root, patient=True)
     wanted = {f"turnscale.{key}": str(value) for key, value in {**record, **tags}.items()}
     stored, attempt = _find_or_create(client, experiment, str(record["key"]), name)
     log = RunLog(client, stored, attempt, record)

@@ -36,7 +36,7 @@ def fetch(key: str, folder: Path, root: Path) -> dict[str, Any] | None:
     Raises:
         TrackingError: the store cannot be reached.
     """
-    store = Store(root)
+    store = Store(root, patient=True)
     job = store.find(key)
     if job is None:
         return None
@@ -81,7 +81,7 @@ def read_shared(path: Path, root: Path) -> dict[str, Any]:
         name: checksum for name, checksum in record["artifacts"].items() if not (path.parent / name).is_file()
     }
     if missing:
-        Store(root).copy_artifacts(record["run_id"], missing, path.parent)
+        Store(root, patient=True).copy_artifacts(record["run_id"], missing, path.parent)
     return _placed(read_with_files(path), path.parent)
 
 

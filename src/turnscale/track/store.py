@@ -18,30 +18,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnscale.errors import TrackingError
-from turnscale.track.address import check_address
+from turnscale.track import address, retry
+from turnscale.track.refusal import DAMAGED, FREE, WRITABLE, refused
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment
 
-LONGEST = 200
-"""Characters of the store's own words that an error repeats."""
 EXPERIMENT = "turnscale"
 """The one MLflow experiment; study, scale, cell and seed are tags, so runs of all scales compare side by
 side."""
 
-DAMAGED = (
-    "put a backup of mlflow/mlflow.db in its place; without one, move mlflow/ away, 'make clean-results' for each "
-    "scale and run the workflow again: trainings that were finished are only logged again, from checkpoints/."
-)
-FREE = "free space on the store's disk, then run the same command again: finished work is kept."
-WRITABLE = "make the store writable for this user, then run the same command again: finished work is kept."
-
-CAUSES = (
-    (("malformed", "not a database", "disk image"), "tracking store damaged", DAMAGED),
-    (("disk is full", "disk I/O error", "No space left", "File too large", "Disk quota"), "disk full", FREE),
-    (("readonly database", "Read-only file system", "Permission denied"), "not writable", WRITABLE),
-)
-"""Words of the store's errors, the reason they stand for, and what helps."""
+MAKE = "correct MLFLOW_TRACKING_URI or unset it; 'turnscale job tracking' or 'make reproduce' makes a store."
+OWN_REMEDIES = {
+    address.DAMAGED: DAMAGED,
+    address.UNUSABLE: WRITABLE,
+    "disk full": FREE,
+    address.ABSENT: "'turnscale job tracking' or 'make reproduce' makes it.",
+}
+"""Reason why the project's own store cannot be used, and what helps, since its place is known."""
 
 
 def store_dir(root: Path) -> Path:
@@ -60,8 +55,12 @@ def is_default(root: Path = Path()) -> bool:
     return tracking_uri(root) == f"sqlite:///{store_dir(root) / 'mlflow.db'}"
 
 
-def init_tracking(root: Path = Path()) -> dict[str, Any]:
+def init_tracking(root: Path = Path(), patient: bool = False) -> dict[str, Any]:
     """Create the store's tables and the experiment, if they are not there; safe to repeat and to race.
+
+    Args:
+        root: the project folder.
+        patient: as of `connect`.
 
     Returns:
         ``{"experiment": name, "experiment_id": id, "backend": "sqlite"|"postgresql"|"http"|...}``. The
@@ -72,11 +71,11 @@ def init_tracking(root: Path = Path()) -> dict[str, Any]:
     """
     folder = store_dir(root)
     if not is_default(root):
-        return _create(root, artifacts=None)
+        return _create(root, None, patient)
     (folder / "artifacts").mkdir(parents=True, exist_ok=True)
     with (folder / ".init.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        record = _create(root, artifacts=(folder / "artifacts").as_uri())
+        record = _create(root, (folder / "artifacts").as_uri(), patient)
         connection = sqlite3.connect(folder / "mlflow.db", timeout=60)
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -85,12 +84,12 @@ def init_tracking(root: Path = Path()) -> dict[str, Any]:
     return record
 
 
-def _create(root: Path, artifacts: str | None) -> dict[str, Any]:
-    client = _client(root)
+def _create(root: Path, artifacts: str | None, patient: bool) -> dict[str, Any]:
+    client = _client(root, patient, make=True)
     from mlflow.exceptions import MlflowException
 
     try:
-        found = client.get_experiment_by_name(EXPERIMENT)
+        found = _experiment(client, patient)
         if found is None:
             try:
                 identity = client.create_experiment(EXPERIMENT, artifact_location=artifacts)
@@ -110,8 +109,14 @@ def _create(root: Path, artifacts: str | None) -> dict[str, Any]:
     }
 
 
-def connect(root: Path = Path()) -> tuple[MlflowClient, str]:
-    """A client and the experiment's id.
+def connect(root: Path = Path(), patient: bool = False) -> tuple[MlflowClient, str]:
+    """A client and the experiment's id. Nothing is made where no store is.
+
+    Args:
+        root: the project folder.
+        patient: whether to wait for a store that is away as long as for any other request (`retry.PAUSES`). Jobs
+            are: an hour's work is not lost to a server that starts again. People are not: a wrong address is told
+            within seconds.
 
     Raises:
         TrackingError: the store was never initialised, or cannot be reached.
@@ -122,13 +127,7 @@ def connect(root: Path = Path()) -> tuple[MlflowClient, str]:
             file=store_dir(root) / "mlflow.db",
             remedy="run 'make reproduce', or 'turnscale job tracking' alone.",
         )
-    client = _client(root)
-    from mlflow.exceptions import MlflowException
-
-    try:
-        experiment = client.get_experiment_by_name(EXPERIMENT)
-    except MlflowException as error:
-        raise _unusable(error) from None
+    experiment = _experiment(client := _client(root, patient), patient)
     if experiment is None:
         raise TrackingError(
             f"the tracking store has no experiment '{EXPERIMENT}'.", remedy="run 'turnscale job tracking'."
@@ -136,29 +135,43 @@ def connect(root: Path = Path()) -> tuple[MlflowClient, str]:
     return client, experiment.experiment_id
 
 
-def _client(root: Path) -> MlflowClient:
+def _experiment(client: MlflowClient, patient: bool) -> Experiment | None:
+    """The experiment, None if the store has none; raises TrackingError."""
+    from mlflow.exceptions import MlflowException
+
+    def look() -> Experiment | None:
+        return client.get_experiment_by_name(EXPERIMENT)
+
+    if patient:
+        return retry.insist(look, "find the experiment")
+    try:
+        return look()
+    except MlflowException as error:
+        raise _unusable(error) from None
+
+
+def _client(root: Path, patient: bool, make: bool = False) -> MlflowClient:
     # Read by MLflow when it is imported; runs are nobody else's business.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # MLflow itself would repeat a request to a server that is away for minutes, and training would wait.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     try:
-        check_address(tracking_uri(root))
+        pauses = retry.PAUSES if patient else address.PAUSES
+        address.check_address(tracking_uri(root), pauses=pauses, make=make)
     except TrackingError as error:
-        if not is_default(root):
-            raise
-        damaged = "not an SQLite database" in error.problem
+        own = is_default(root)
+        remedy = (OWN_REMEDIES if own else {address.ABSENT: MAKE}).get(error.reason, error.remedy)
+        key = None if own else error.key
         raise TrackingError(
-            error.problem,
-            file=error.file,
-            remedy=DAMAGED if damaged else WRITABLE,
-            reason="tracking store damaged" if damaged else "not writable",
+            error.problem, file=error.file, key=key, remedy=remedy, reason=error.reason
         ) from None
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError  # MLflow lets those of opening a database through
 
     try:
         return MlflowClient(tracking_uri=tracking_uri(root))
-    except (MlflowException, OSError, ImportError) as error:
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
         raise _unusable(error) from None  # the cause's own text may hold the address with its password
 
 
@@ -192,25 +205,3 @@ def _unusable(error: Exception) -> TrackingError:
         error,
         "check MLFLOW_TRACKING_URI, or unset it to use the project's own store.",
     )
-
-
-def refused(what: str, error: Exception, remedy: str) -> TrackingError:
-    """The store's error as one that says what could not be done and what helps.
-
-    Args:
-        what: such as "log metrics in the tracking store".
-        error: MLflow's or the operating system's.
-        remedy: what to do where the error names no cause that is known here.
-    """
-    text = str(error).strip() or type(error).__name__
-    reason = None
-    for marks, cause, help_ in CAUSES:
-        if any(mark in text for mark in marks):
-            reason, remedy = cause, help_
-            break
-    return TrackingError(f"could not {what} ({_first(text)}).", remedy=remedy, reason=reason)
-
-
-def _first(text: str) -> str:
-    first = text.splitlines()[0]
-    return first if len(first) <= LONGEST else f"{first[: LONGEST - 1]}…"

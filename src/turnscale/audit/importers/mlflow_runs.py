@@ -61,6 +61,7 @@ def _runs(tracking_uri: str, experiment: str) -> list[Any]:
     check_address(tracking_uri, "file")
     import mlflow
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         client = mlflow.MlflowClient(tracking_uri=tracking_uri)
@@ -78,7 +79,7 @@ def _runs(tracking_uri: str, experiment: str) -> list[Any]:
             token = page.token
             if not token:
                 return runs
-    except (MlflowException, OSError, ImportError) as problem:
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as problem:
         words = (str(problem).strip() or type(problem).__name__).splitlines()[0][:160]
         raise TrackingError(
             f"the store cannot be read: {words}.", key="file", remedy="check the tracking URI."

@@ -58,3 +58,42 @@ def test_a_zero_row_has_a_finite_gradient() -> None:
     x = torch.zeros(2, 8, requires_grad=True)
     kernels.normalise(x, 1e-6).sum().backward()
     assert x.grad is not None and torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("shape", [(200, 24, 56), (130, 56, 24), (128, 1, 5)])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("trained", ["all", "weight", "x"])
+def test_onednn_products_and_gradients_equal_the_plain_ones(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], biased: bool, trained: str
+) -> None:
+    rows, width, out = shape
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(size, generator=generator) for size in ((rows, width), (out, width), (out,))]
+    wanted = {"all": (0, 1, 2), "weight": (1,), "x": (0,)}[trained]
+    calls: list[int] = []
+    product = kernels._product
+    monkeypatch.setattr(kernels, "_product", lambda *them: (calls.append(1), product(*them))[1])
+    found = []
+    for least in (128, None):
+        monkeypatch.setattr(kernels, "ONEDNN_ROWS", least)
+        here = [one.clone().requires_grad_(place in wanted) for place, one in enumerate(given)]
+        result = kernels.linear(here[0], here[1], here[2] if biased else None)
+        result.backward(torch.randn(result.shape, generator=torch.Generator().manual_seed(1)))
+        found.append([result.detach(), *(one.grad for one in here)])
+        with torch.no_grad():
+            assert torch.equal(kernels.linear(here[0], here[1], here[2] if biased else None), result)
+    for one, other in zip(*found, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert torch.allclose(one, other, atol=1e-4)
+    products = 2 + (0 in wanted) + (1 in wanted) if torch.backends.mkldnn.is_available() else 0
+    assert len(calls) == products, "oneDNN in the first round only"
+
+
+@pytest.mark.parametrize("rows, dtype", [(127, torch.float32), (200, torch.float64), (200, torch.bfloat16)])
+def test_small_or_other_products_take_the_plain_path(
+    monkeypatch: pytest.MonkeyPatch, rows: int, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(kernels, "_product", None)
+    x, weight = torch.ones(rows, 3, dtype=dtype), torch.ones(2, 3, dtype=dtype)
+    assert torch.equal(kernels.linear(x, weight), torch.full((rows, 2), 3, dtype=dtype))

@@ -1,7 +1,8 @@
-"""Row-wise functions of the transformer with gradients written by hand.
+"""Row-wise functions and products of the transformer with gradients written by hand.
 
 The formula is the forward pass; automatic differentiation of it would keep more and take two to three times the
-passes over memory, which is what these functions cost. Where no gradient is wanted the formula is all that runs.
+passes over memory, which is what the row-wise functions cost. Where no gradient is wanted the formula is all that
+runs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# From so many rows on, float32 products on a CPU go to oneDNN, which uses the widest instructions of any processor;
+# the library behind torch.mm does so on one maker's only. With fewer rows oneDNN's fixed cost is the larger part.
+# None is the plain path: torch.mm always.
+ONEDNN_ROWS: int | None = 128
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias: x [N, H], weight [O, H], bias [O] -> [N, O]."""
+    if not _for_onednn(x):
+        return F.linear(x, weight, bias)
+    return _with_gradient(_Linear, _product, x, weight, bias)
+
 
 def normalise(x: Tensor, eps: float) -> Tensor:
     """x / sqrt(sum of squares + H eps) over the last dimension (H), in float32 inside.
@@ -19,12 +32,29 @@ def normalise(x: Tensor, eps: float) -> Tensor:
     This is the root-mean-square norm over sqrt(H); that factor and the gain are in the matrix that follows. The
     library's rms_norm takes twice as long on small rows.
     """
-    return _wanted(_Normalise, _normalise, x, eps)
+    return _with_gradient(_Normalise, _normalise, x, eps)
 
 
 def swiglu(both: Tensor) -> Tensor:
     """[..., 2 F] gate and up projections side by side -> [..., F]: silu(gate) up."""
-    return _wanted(_Swiglu, _swiglu, both)
+    return _with_gradient(_Swiglu, _swiglu, both)
+
+
+def _for_onednn(x: Tensor) -> bool:
+    return (
+        ONEDNN_ROWS is not None
+        and x.dim() == 2
+        and len(x) >= ONEDNN_ROWS
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and torch.backends.mkldnn.is_available()
+    )
+
+
+def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """left right^T + bias in oneDNN; without a gradient of its own."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
+    return out
 
 
 def _normalise(x: Tensor, eps: float) -> Tensor:
@@ -39,6 +69,28 @@ def _size(x: Tensor, eps: float) -> Tensor:
 def _swiglu(both: Tensor) -> Tensor:
     gate, up = both.chunk(2, -1)
     return F.silu(gate) * up
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The left factor of a product is copied when it is transposed, so the narrower one goes there."""
+        x, weight = ctx.saved_tensors
+        grad = grads[0]
+        to_x = to_weight = to_bias = None
+        if ctx.needs_input_grad[0]:
+            to_x = _product(grad, weight.t())
+        if ctx.needs_input_grad[1]:
+            wide = grad.shape[1] > x.shape[1]
+            to_weight = _product(x.t(), grad.t()).t() if wide else _product(grad.t(), x.t())
+        if ctx.needs_input_grad[2]:
+            to_bias = grad.sum(0)
+        return to_x, to_weight, to_bias
 
 
 class _Normalise(torch.autograd.Function):
@@ -76,8 +128,10 @@ class _Swiglu(torch.autograd.Function):
         return out
 
 
-def _wanted(function: Any, formula: Any, x: Tensor, *rest: float) -> Tensor:
+def _with_gradient(function: Any, formula: Any, *arguments: Any) -> Tensor:
     """The function where gradients are wanted, else the formula."""
-    wanted = torch.is_grad_enabled() and x.requires_grad
-    result: Tensor = function.apply(x, *rest) if wanted else formula(x, *rest)
+    wanted = torch.is_grad_enabled() and any(
+        isinstance(one, Tensor) and one.requires_grad for one in arguments
+    )
+    result: Tensor = function.apply(*arguments) if wanted else formula(*arguments)
     return result

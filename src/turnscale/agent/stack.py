@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from peft import PeftModel
 from torch import Tensor
 
 from turnscale.agent import transformer
 from turnscale.agent.decode import FusedDecoder
-from turnscale.agent.kernels import swiglu
+from turnscale.agent.kernels import linear, swiglu
 from turnscale.agent.lockstep import Strand
 from turnscale.agent.transformer import Cache, Layer, Network, Shape, added
 
@@ -53,7 +52,7 @@ class StackedLayer:
         if self.parts[0].router is not None:
             blocks = zip(self.parts, streams, inners, strict=True)
             return torch.cat([part.feed(block, one, shape) for part, block, one in blocks])
-        wide = [F.linear(one, p.gate_up, p.gate_up_bias) for p, one in zip(self.parts, inners, strict=True)]
+        wide = [linear(one, p.gate_up, p.gate_up_bias) for p, one in zip(self.parts, inners, strict=True)]
         held = swiglu(torch.cat(wide)).split(self.rows)
         blocks = zip(self.parts, streams, held, strict=True)
         return torch.cat([added(block, one, part.down, part.down_bias) for part, block, one in blocks])

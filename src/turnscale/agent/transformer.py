@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from turnscale.agent.kernels import normalise, swiglu
+from turnscale.agent.kernels import linear, normalise, swiglu
 
 # Up to this width effective weights W + s B A are cheaper than separate adapter matrices: the full weight gradient
 # costs less than many small operations, and copies of the weights do not matter.
@@ -99,7 +99,7 @@ class Layer:
 
     def project(self, inner: Tensor) -> Tensor:
         """[N, H] -> [N, (heads + 2 kv_heads) D]: queries, keys and values side by side."""
-        return F.linear(inner, self.qkv, self.qkv_bias)
+        return linear(inner, self.qkv, self.qkv_bias)
 
     def merge(self, x: Tensor, attended: Tensor) -> Tensor:
         """The residual stream ``x`` [N, H] plus what the heads found, [N, heads D]."""
@@ -109,7 +109,7 @@ class Layer:
         """The residual stream ``x`` [N, H] plus the feed-forward part of ``inner``, dense or of experts."""
         if self.router is not None:
             return x + mixture(inner, self, shape)
-        both = F.linear(inner, self.gate_up, self.gate_up_bias)
+        both = linear(inner, self.gate_up, self.gate_up_bias)
         return added(x, swiglu(both), self.down, self.down_bias)
 
 
@@ -298,9 +298,8 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 
 def added(x: Tensor, inner: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x + inner weight^T + bias, with the residual inside the product: x [N, H], inner [N, F], weight [H, F]."""
-    out = torch.addmm(x, inner, weight.t())
-    return out if bias is None else out + bias
+    """x + inner weight^T + bias: x [N, H], inner [N, F], weight [H, F]."""
+    return x + linear(inner, weight, bias)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -335,15 +334,15 @@ def mixture(x: Tensor, layer: Layer, shape: Shape) -> Tensor:
     for expert in range(layer.router.shape[0]):
         token, slot = (chosen == expert).nonzero(as_tuple=True)
         if len(token):
-            inner = swiglu(F.linear(x[token], layer.gate_up[expert]))
-            out = F.linear(inner, layer.down[expert]) * share[token, slot, None]
+            inner = swiglu(linear(x[token], layer.gate_up[expert]))
+            out = linear(inner, layer.down[expert]) * share[token, slot, None]
             result = result.index_add(0, token, out)
     return result
 
 
 def logits(network: Network, hidden: Tensor) -> Tensor:
     """[..., H] normalised hidden states -> [..., V] in float32."""
-    return F.linear(hidden * network.final_gain, network.head).float()
+    return linear(hidden * network.final_gain, network.head).float()
 
 
 def _cat(biases: list[Tensor | None]) -> Tensor | None:

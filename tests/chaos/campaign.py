@@ -42,6 +42,8 @@ SHARES = {"trainer": 0.37, "evaluator": 0.23, "snakemake": 0.2, "server": 0.2}
 """Part of all kills that each kind of process gets."""
 STARTS = {"trainer": 14.0, "evaluator": 6.5, "snakemake": 3.0}
 """Processor seconds after which a process of a kind is usually done, or, for Snakemake, waits for its jobs."""
+PHASES = ("before its first checkpoint", "at its steps", "finishing")
+"""Where a trainer is killed: a process that goes on from a checkpoint has a first one of its own, too."""
 ROUNDS = 8
 RERUNS = 60
 PATIENCE = 3600.0
@@ -252,12 +254,22 @@ class Round:
                     f"*/*/*/*/{seen.option('--cell')}-*/seed-{seen.option('--seed')}"
                 )
             )
-            names = [path.name for work in works for path in work.iterdir()]
-            steps = [int(name[5:]) for name in names if name.startswith("step-")]
+            places = [path for work in works for path in work.iterdir()]
+            names = [path.name for path in places]
+            steps = {int(path.name[5:]): path for path in places if path.name.startswith("step-")}
             found["checkpoint"] = max(steps, default=None)
+            found["own_checkpoint"] = any(newer(path, seen.since) for path in steps.values())
             found["writing_checkpoint"] = any(name.startswith(".step-") for name in names)
             found["finishing"] = any(name.lstrip(".").startswith("final") for name in names)
         return found
+
+
+def newer(path: Path, since: float) -> bool:
+    """Whether a file or folder is there and was written after that time (seconds since 1970)."""
+    try:
+        return path.stat().st_mtime > since
+    except FileNotFoundError:
+        return False
 
 
 def shares(kills: int) -> Counter[str]:
@@ -328,7 +340,11 @@ def summary(
     ends = [event for event in events if event["event"] == "command ended"]
     trainers = [event["point"] for event in made if event["kind"] == "trainer"]
     phases = Counter(
-        "loading" if not point["progress"][0] else "finishing" if point["finishing"] else "at its steps"
+        "finishing"
+        if point["finishing"]
+        else "at its steps"
+        if point["own_checkpoint"] or point["progress"][1]
+        else "before its first checkpoint"
         for point in trainers
     )
     return {
@@ -338,7 +354,7 @@ def summary(
         "kills": len(made),
         "kills_by_kind": dict(sorted(Counter(event["kind"] for event in made).items())),
         "kills_by_store": dict(sorted(Counter(event["store"] for event in made).items())),
-        "trainers_killed": {phase: phases[phase] for phase in ("loading", "at its steps", "finishing")},
+        "trainers_killed": {phase: phases[phase] for phase in PHASES},
         "trainers_killed_while_writing_a_checkpoint": sum(point["writing_checkpoint"] for point in trainers),
         "snakemake_killed_with_jobs_at_work": sum(
             event["kind"] == "snakemake" and bool(event["point"]["jobs_at_work"]) for event in made

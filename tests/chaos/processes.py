@@ -37,6 +37,11 @@ class Seen:
         return self.words[self.words.index(name) + 1] if name in self.words else ""
 
     @property
+    def since(self) -> float:
+        """When it started, in seconds since 1970."""
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + self.started / TICKS
+
+    @property
     def record(self) -> str:
         """The record that a job makes, relative to its folder; "" for other processes."""
         return self.option("--out")

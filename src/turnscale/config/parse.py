@@ -35,8 +35,11 @@ class ParseError(ValueError):
         super().__init__(problem)
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, for which 1e-3 is a number as in YAML 1.2 (YAML 1.1 wants 1.0e-3) and integers have limits."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The safe loader, by libyaml where PyYAML has it. Integers have limits.
+
+    1e-3 is a number as in YAML 1.2 (YAML 1.1 wants 1.0e-3).
+    """
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value: int = super().construct_yaml_int(node)
@@ -73,9 +76,11 @@ def parse_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError, LookupError) as error:
         mark = getattr(error, "problem_mark", None)
         detail = getattr(error, "problem", None) or (str(error).splitlines() or ["a value is malformed"])[0]
-        alias = re.fullmatch(r"found undefined alias '?(.*?)'?", detail)
-        if alias:
-            detail = f"'*{alias[1]}' stands for the value marked '&{alias[1]}', and there is none before it"
+        if detail.startswith("found undefined alias") and mark is not None:
+            alias = text.splitlines()[mark.line][mark.column :].split()[0].strip("*,]}")
+            detail = f"'*{alias}' stands for the value marked '&{alias}', and there is none before it"
+        elif detail == "but found another document":
+            detail = "a second document begins"
         where = "is not valid YAML" if mark is None else "is not valid YAML here"
         raise ParseError(
             f"{where}: {detail}.", None if mark is None else mark.line + 1, "correct the syntax."

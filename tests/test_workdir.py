@@ -73,7 +73,7 @@ def test_long_jobs_that_outlived_their_workflow_are_named_and_go_on(
     "words",
     [
         ["/bin/bash", "-c", "turnscale job unlock; turnscale audit x"],
-        ["timeout", "9", "turnscale", "job", "table"],
+        ["timeout", "9", "turnscale", "job", "tables"],
         ["/venv/bin/python", "/venv/bin/turnscale", "job", "unlock"],
     ],
 )
@@ -86,7 +86,7 @@ def test_what_only_waits_for_a_job_is_not_waited_for(folder: Path, table: Path, 
 def test_short_jobs_that_outlived_their_workflow_are_waited_for(
     folder: Path, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    process(table, 11, folder, "/venv/bin/python", "/venv/bin/turnscale", "job", "table", "x")
+    process(table, 11, folder, "/venv/bin/python", "/venv/bin/turnscale", "job", "tables", "--study", "x")
     process(table, 12, folder, "/venv/bin/python", "/venv/bin/turnscale", "audit", "x.yaml")
     waiting = threading.Thread(target=release_stale_lock, args=(folder, table))
     waiting.start()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial as bind
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnscale.config.hashing import digest
-from turnscale.errors import ConfigError, DataError
+from turnscale.errors import ConfigError, DataError, TurnscaleError
 from turnscale.files import read_json, write_parquet
 from turnscale.study import Run, Spec, load_scale, load_study, resolve
 from turnscale.track.records import (
@@ -389,29 +391,63 @@ def diagnose(
 
 
 @app.command()
-def table(
-    name: Annotated[str, typer.Argument(help="Table of the study.")], study: Study, scale: Scale
+def tables(
+    study: Study,
+    scale: Scale,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Tables of the study; all, if none is named.")
+    ] = None,
 ) -> None:
-    """Render one paper table as CSV, Markdown and LaTeX."""
-    from turnscale.render.tables import render_table
+    """Render paper tables as CSV, Markdown and LaTeX; one that cannot be made leaves the others as they come."""
+    from turnscale.render.data import Tables
+    from turnscale.render.tables import write_table
 
-    _render(render_table, "paper_tables", name, study, scale)
+    source = Tables(load_study(study, ROOT), scale, ROOT / "results" / scale / study / "tables")
+    _render(
+        "table", bind(write_table, source), names or list(source.study.tables), ROOT / "paper_tables" / scale
+    )
 
 
 @app.command()
-def figure(
-    name: Annotated[str, typer.Argument(help="Figure of the study.")], study: Study, scale: Scale
+def figures(
+    study: Study,
+    scale: Scale,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Figures of the study; all, if none is named.")
+    ] = None,
 ) -> None:
-    """Render one figure as PDF and PNG, beside the table it shows."""
-    from turnscale.render.figures import render_figure
+    """Render figures as PDF and PNG, beside the tables they show; one that cannot be made leaves the others."""
+    from turnscale.render.data import Tables
+    from turnscale.render.figures import write_figure
 
-    _render(render_figure, "figures", name, study, scale)
+    source = Tables(load_study(study, ROOT), scale, ROOT / "results" / scale / study / "tables")
+    _render(
+        "figure", bind(write_figure, source), names or list(source.study.figures), ROOT / "figures" / scale
+    )
 
 
-def _render(render: Callable[..., list[Path]], folder: str, name: str, study: str, scale: str) -> None:
-    tables = ROOT / "results" / scale / study / "tables"
-    for path in render(load_study(study, ROOT), scale, name, tables, ROOT / folder / scale):
-        print(path)
+def _render(kind: str, write: Callable[[str, Path], list[Path]], names: Sequence[str], folder: Path) -> None:
+    """Write each product.
+
+    Raises:
+        DataError: some could not be made; each with its reason on stderr, the others are written.
+    """
+    failed: list[str] = []
+    for name in names:
+        try:
+            for path in write(name, folder):
+                print(path, flush=True)
+        except TurnscaleError as error:
+            print(f"turnscale: {kind} {name}: {error}", file=sys.stderr, flush=True)
+            failed.append(name)
+        except Exception as error:
+            error.add_note(f"This was {kind} {name}.")
+            raise
+    if failed:
+        raise DataError(
+            f"{len(failed)} of {len(names)} {kind}s could not be made: {', '.join(failed)}.",
+            remedy="see the reason given for each.",
+        )
 
 
 @app.command()

@@ -263,35 +263,23 @@ class Products:
         """Identity of what the study reports, apart from comments."""
         return digest([self.plan.study.model_dump(mode="json"), self.cells_hash])
 
-    def definition_hash(self, kind: str, name: str) -> str:
-        """Identity of one table or figure: its entry, its groups, the labels of its cells and a table's plan.
-
-        Raises:
-            DataError: the study has no such table or figure.
-        """
+    def _entries(self, kind: str) -> Mapping[str, Table | Figure]:
         study = self.plan.study
-        entries: Mapping[str, Table | Figure] = study.tables if kind == "tables" else study.figures
-        if name not in entries:
-            raise DataError(
-                f"study {study.study} has no {name} among its {kind}.", remedy=f"choose from {list(entries)}."
-            )
-        entry = entries[name]
-        groups = {group: study.groups[group] for group in entry.groups}
+        return study.tables if kind == "tables" else study.figures
+
+    def definition_hash(self, kind: str) -> str:
+        """Identity of the study's ``tables`` or ``figures``: entries, groups, labels and the tables' plan."""
+        study = self.plan.study
+        entries = self._entries(kind)
+        groups = {group: study.groups[group] for entry in entries.values() for group in entry.groups}
         labels = {cell: study.cells[cell].label for cells in groups.values() for cell in cells}
         declared = study.plan.words if study.plan is not None and kind == "tables" else None
-        return digest([entry.model_dump(mode="json"), groups, labels, study.title, declared])
+        shown = {name: entry.model_dump(mode="json") for name, entry in entries.items()}
+        return digest([shown, groups, labels, study.title, declared])
 
-    def pattern(self, kind: str) -> str:
-        """Regular expression of the names of the study's tables or figures; matches nothing if there is none."""
-        names = self.plan.study.tables if kind == "tables" else self.plan.study.figures
-        return "|".join(re.escape(name) for name in names) or "(?!)"
-
-    def diagnosis(self, kind: str, name: str) -> list[str]:
-        """What a table or figure of kind ``critic`` reads besides the other tables."""
-        entries: Mapping[str, Table | Figure] = (
-            self.plan.study.tables if kind == "tables" else self.plan.study.figures
-        )
-        if entries[name].kind != "critic":
+    def diagnosis(self, kind: str) -> list[str]:
+        """What the study's ``tables`` or ``figures`` read besides the tidy tables, if any is of kind ``critic``."""
+        if all(entry.kind != "critic" for entry in self._entries(kind).values()):
             return []
         folder = self.plan.results() / self.plan.study.study / "tables"
         return [str(folder / file) for file in ("critic_statistics.csv", "critic_trajectories.parquet")]

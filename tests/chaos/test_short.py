@@ -155,7 +155,7 @@ def test_a_frozen_process_is_alive_and_a_stranger_is_never_found(mark: str) -> N
         (("/v/python", "/v/turnscale", "reproduce"), "reproduce"),
         (("/v/python", "-m", "mlflow", "server"), "server"),
         (("/bin/bash", "-c", "turnscale job train"), "other"),
-        (("/v/python", "/v/turnscale", "job", "table"), "other"),
+        (("/v/python", "/v/turnscale", "job", "tables"), "other"),
     ],
 )
 def test_kinds_of_processes(words: tuple[str, ...], kind: str) -> None:

@@ -7,9 +7,9 @@ from scipy import stats
 
 from turnscale.errors import DataError
 from turnscale.estimates import estimate_study, write_estimates
-from turnscale.estimates.compare import add_holm, shown_ks
+from turnscale.estimates.compare import add_holm, area_difference, shown_ks
 from turnscale.estimates.schema import COMPARISONS, ESTIMATES, frame, read_csv
-from turnscale.estimates.scores import curve_areas
+from turnscale.estimates.scores import ArmData, curve_areas
 from turnscale.estimates.series import blocks, over_seeds
 from turnscale.files import write_csv
 from turnscale.stats.question import Question
@@ -215,6 +215,14 @@ def test_area_comparison_is_welch_on_areas(made):
     row = pick(comparisons, product="table:mpo_main", cell_a="grpo", metric="auc")
     assert row["p"] == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
     assert pick(estimates, cell="mpo", metric="auc")["value"] == pytest.approx(b.mean())
+
+
+def test_a_wide_interval_of_areas_ends_where_differences_do(synthetic):
+    cell = synthetic.make_plan().cells[1]
+    wide = [ArmData(cell, {}, areas=np.array(areas)) for areas in ([0.1, 0.9], [0.05, 0.7])]
+    row = area_difference(*wide)
+    assert (row["lo"], row["hi"]) == (-1.0, 1.0)
+    assert row["difference"] == pytest.approx(0.125) and 0 < row["p"] < 1
 
 
 def test_one_seed_gives_no_p_for_a_method(made):

@@ -10,7 +10,7 @@ from turnscale.config.schema import Figure
 from turnscale.errors import ConfigError
 from turnscale.render import render_figure
 from turnscale.render.data import Tables
-from turnscale.render.figures import KINDS
+from turnscale.render.figures import KINDS, write_figure
 from turnscale.render.figures.common import missing, series
 from turnscale.render.figures.dynamics import buckets
 from turnscale.render.style import LOOKS, RC, faults, look
@@ -93,6 +93,16 @@ def test_files_are_the_same_again(made, tmp_path, name):
         assert one.read_bytes() == other.read_bytes()
     assert b"CreationDate" not in first[0].read_bytes()
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(path.name for path in first)
+
+
+@pytest.mark.slow
+def test_figures_drawn_in_one_go_are_the_bytes_of_each_alone(made, tmp_path):
+    plan, folder = made["hostile"]
+    tables = Tables(plan.study, "quick", folder)
+    for name in reversed(NAMES):
+        for path in write_figure(tables, name, tmp_path / "all"):
+            alone = render_figure(plan.study, "quick", name, folder, tmp_path / "alone")
+            assert path.read_bytes() == next(one for one in alone if one.name == path.name).read_bytes()
 
 
 def test_families_have_their_own_benchmarks(synthetic, tmp_path):

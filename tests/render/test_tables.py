@@ -9,8 +9,10 @@ import pytest
 from turnscale.errors import ConfigError, DataError
 from turnscale.estimates.schema import COMPARISONS, read_csv
 from turnscale.files import write_csv
+from turnscale.jobs import _render
 from turnscale.render import render_table
-from turnscale.render.tables import COLUMNS
+from turnscale.render.data import Tables
+from turnscale.render.tables import COLUMNS, write_table
 
 from .helpers import build, hostile_study
 
@@ -66,6 +68,36 @@ def test_bytes_are_the_same_again(made, tmp_path):
     for name in NAMES:
         for path in render_table(plan.study, "quick", name, folder, tmp_path):
             assert path.read_bytes() == (folder / "out" / path.name).read_bytes()
+
+
+def test_tables_made_in_one_go_are_the_bytes_of_each_alone(made, tmp_path):
+    plan, folder = made
+    tables = Tables(plan.study, "quick", folder)
+    for name in reversed(NAMES):
+        for path in write_table(tables, name, tmp_path):
+            assert path.read_bytes() == (folder / "out" / path.name).read_bytes()
+
+
+def test_a_table_that_cannot_be_made_is_named_and_the_others_are_written(tmp_path, capsys):
+    def write(name, folder):
+        if name == "bad":
+            raise DataError("holds nonsense", file="metrics.parquet")
+        return [folder / f"{name}.csv"]
+
+    with pytest.raises(DataError, match="1 of 3 tables could not be made: bad"):
+        _render("table", write, ["first", "bad", "last"], tmp_path)
+    said = capsys.readouterr()
+    assert said.out.split() == [str(tmp_path / "first.csv"), str(tmp_path / "last.csv")]
+    assert "table bad: metrics.parquet: holds nonsense" in said.err
+
+
+def test_a_bug_says_which_product_it_was(tmp_path):
+    def write(name, folder):
+        return [folder / str(1 // 0)]
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        _render("figure", write, ["curves"], tmp_path)
+    assert caught.value.__notes__ == ["This was figure curves."]
 
 
 def test_the_printed_value_is_the_tidy_one(made):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,9 +45,14 @@ class Project:
         environment.pop("MLFLOW_TRACKING_URI", None)
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, env=environment)
 
-    def dry_run(self, *config: str) -> Counter[str]:
+    def claim(self, *rules: str) -> None:
+        """Let Snakemake take what the rules are to make for what it has made itself."""
+        done = self.snakemake("--touch", "--forcerun", *rules, "--config", "study=mpo", "scale=tiny")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def dry_run(self, *config: str, targets: Sequence[str] = ()) -> Counter[str]:
         """Jobs by rule that a dry-run schedules; empty if nothing is to be done."""
-        done = self.snakemake("-n", "--config", "study=mpo", "scale=tiny", *config)
+        done = self.snakemake(*targets, "-n", "--config", "study=mpo", "scale=tiny", *config)
         self.said = done.stdout + done.stderr
         assert done.returncode == 0, self.said
         jobs: Counter[str] = Counter()

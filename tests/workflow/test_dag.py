@@ -11,8 +11,6 @@ import pytest
 from tests.workflow.conftest import Project
 from turnscale.workflow import Products
 
-DERIVED = ("collect", "estimates", "table", "figure")
-
 
 def trained(project: Project) -> int:
     """Trained cells of the tiny study."""
@@ -26,8 +24,7 @@ def test_a_fresh_project_schedules_every_job_once(project: Project) -> None:
     assert jobs["tracking"] == jobs["gates"] == jobs["panels"] == jobs["base"] == jobs["collect"] == 1
     assert jobs["critic"] == 2, "the critic-based cells share one critic per seed"
     assert jobs["diagnose"] == 1
-    assert jobs["table"] == len(plan.study.tables)
-    assert jobs["figure"] == len(plan.study.figures)
+    assert jobs["render_tables"] == jobs["render_figures"] == 1, "all products of a kind in one process"
     assert "reason: Missing output files" in project.said
 
 
@@ -97,6 +94,33 @@ def test_partial_tables_train_nothing(project: Project) -> None:
     jobs = project.dry_run("partial=true")
     assert jobs["collect"] == jobs["estimates"] == 1
     assert not jobs.keys() & {"train", "evaluate", "critic", "base"}
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [("paper_tables/tiny/mpo_beta.md", "render_tables"), ("figures/tiny/mpo_gains.png", "render_figures")],
+)
+def test_a_single_product_is_a_target(project: Project, target: str, rule: str) -> None:
+    plan = project.plan()
+    project.finish(plan)
+    assert not {"render_tables", "render_figures"} & project.dry_run(targets=[target]).keys()
+    (project.root / target).unlink()
+    jobs = project.dry_run(targets=[target])
+    assert set(jobs) == {rule}, project.said
+
+
+def test_a_changed_definition_renders_its_kind_alone(project: Project) -> None:
+    project.finish(project.plan())
+    products = {"render_tables", "render_figures"}
+    project.claim(*products)
+    assert not project.dry_run().keys() & products
+    study = project.root / "configs/studies/mpo.yaml"
+    before = study.read_text(encoding="utf-8")
+    entries = project.plan().study.tables["mpo_beta"].title, project.plan().study.figures["mpo_gains"].title
+    for title, rule in zip(entries, ("render_tables", "render_figures"), strict=True):
+        project.edit("configs/studies/mpo.yaml", title, f"{title}, again")
+        assert project.dry_run().keys() & products == {rule}, project.said
+        study.write_text(before, encoding="utf-8")
 
 
 @pytest.mark.parametrize(

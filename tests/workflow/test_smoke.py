@@ -74,6 +74,26 @@ def test_run_again_does_nothing(root: Path) -> None:
 
 
 @pytest.mark.smoke
+def test_a_figure_that_cannot_be_drawn_is_named_and_costs_the_others_nothing(root: Path, plan: Plan) -> None:
+    damaged = root / "results/smoke/mpo/tables/critic_trajectories.parquet"
+    good, before = damaged.read_bytes(), products(root, plan)
+    config = ("--cores", "2", "--config", "scale=smoke")
+    try:
+        damaged.write_bytes(good[: len(good) // 2])
+        done = call(root, "snakemake", "figures", *config)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1
+        assert "figure mpo_critic" in said and str(damaged.relative_to(root)) in said
+        assert "logs/smoke/mpo/figures.log" in said
+        assert before.keys() - products(root, plan).keys() == {"figures/smoke/mpo_critic.csv"}
+    finally:
+        damaged.write_bytes(good)
+    done = call(root, "snakemake", "figures", *config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert products(root, plan) == before
+
+
+@pytest.mark.smoke
 def test_records_and_store_agree(root: Path) -> None:
     done = call(root, "turnscale", "runs", "verify", "--scale", "smoke")
     assert done.returncode == 0, done.stdout + done.stderr

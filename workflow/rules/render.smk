@@ -1,50 +1,51 @@
 # Paper tables and figures, from the tidy tables. A change of a plot's code or style draws plots again, nothing else.
+#
+# All tables are one job and all figures another: what a process needs to start is more than what a product needs, and
+# both read the same files. A product that cannot be made is named in the job's log; the profile has the others kept.
 
 TIDY = PRODUCTS.tidy
 
 
 localrules:
-    table,
-    figure,
+    render_tables,
+    render_figures,
 
 
-rule table:
+rule render_tables:
     input:
         TIDY,
-        critic=lambda wildcards: PRODUCTS.diagnosis("tables", wildcards.name),
+        critic=PRODUCTS.diagnosis("tables"),
         published=PRODUCTS.published_files,
         code=PRODUCTS.sources("render/*.py"),
     output:
-        multiext("paper_tables/{scale}/{name}", ".csv", ".md", ".tex"),
+        TABLES,
     log:
-        "logs/{scale}/tables/{name}.log",
-    wildcard_constraints:
-        name=PRODUCTS.pattern("tables"),
+        f"logs/{PLAN.scale.scale}/{PLAN.study.study}/tables.log",
     conda:
         "../envs/turnscale.yaml"
     params:
         study=PLAN.study.study,
-        definition=lambda wildcards: PRODUCTS.definition_hash("tables", wildcards.name),
+        scale=PLAN.scale.scale,
+        definition=PRODUCTS.definition_hash("tables"),
     shell:
-        "turnscale job table {wildcards.name:q} --study {params.study:q} --scale {wildcards.scale:q} > {log:q} 2>&1"
+        "turnscale job tables --study {params.study:q} --scale {params.scale:q} > {log:q} 2>&1"
 
 
-rule figure:
+rule render_figures:
     input:
         TIDY,
-        critic=lambda wildcards: PRODUCTS.diagnosis("figures", wildcards.name),
+        critic=PRODUCTS.diagnosis("figures"),
         published=PRODUCTS.published_files,
         code=PRODUCTS.sources("render/*.py", "render/figures"),
     output:
-        multiext("figures/{scale}/{name}", ".pdf", ".png", ".csv"),
+        FIGURES,
     log:
-        "logs/{scale}/figures/{name}.log",
-    wildcard_constraints:
-        name=PRODUCTS.pattern("figures"),
+        f"logs/{PLAN.scale.scale}/{PLAN.study.study}/figures.log",
     conda:
         "../envs/turnscale.yaml"
     params:
         study=PLAN.study.study,
-        definition=lambda wildcards: PRODUCTS.definition_hash("figures", wildcards.name),
+        scale=PLAN.scale.scale,
+        definition=PRODUCTS.definition_hash("figures"),
     shell:
-        "turnscale job figure {wildcards.name:q} --study {params.study:q} --scale {wildcards.scale:q} > {log:q} 2>&1"
+        "turnscale job figures --study {params.study:q} --scale {params.scale:q} > {log:q} 2>&1"

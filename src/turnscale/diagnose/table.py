@@ -63,6 +63,12 @@ ALL_STATISTICS = (*STATISTICS, *PERMUTED)
 OWN = "probe"
 """The set of a policy's own training rollouts, as in the published diagnosis."""
 
+DRAWN = [
+    *("family", "model", "cell", "set", "checkpoint", "turns", "share_token", "within", "between"),
+    *("jump", "span"),
+]
+"""What figures read of the table of trajectories; one without a trajectory has these columns alone."""
+
 MOST_OF_A_RUN = 200
 """Trajectories of one run and set, at most, whose lengths enter the nulls."""
 
@@ -176,7 +182,8 @@ def combine(
         rows += list(difference_rows(rows, reference))
     for (family, model, name), parts in lengths.items():
         rows += _null_rows(family, model, name, join(parts), resamples, permutations)
-    return _tidy(rows), pd.concat(trajectories, ignore_index=True) if trajectories else pd.DataFrame()
+    every = pd.concat(trajectories, ignore_index=True) if trajectories else pd.DataFrame(columns=DRAWN)
+    return _tidy(rows), every
 
 
 def diagnose_table(

@@ -26,7 +26,7 @@ from turnscale.study import Plan
 
 __all__ = ["estimate_study", "write_estimates"]
 
-COLLECT_AGAIN = "remove it and run the same command again: it is collected anew from the tracking store."
+COLLECT_AGAIN = "remove it and run the same command again: it is made anew from the runs."
 
 ALWAYS = ("pass_at_1", "pass_at_3", "pass_hat_3")
 """Metrics reported for every cell."""

@@ -109,8 +109,8 @@ def area_difference(a: ArmData, b: ArmData) -> Row | None:
     half = float(se[0] * t.ppf(0.975, df[0]))
     return {
         **row,
-        "lo": difference - half,
-        "hi": difference + half,
+        "lo": max(-1.0, difference - half),
+        "hi": min(1.0, difference + half),
         "p": float(2 * t.sf(abs(difference) / se[0], df[0])),
         "mde": minimum_detectable(float(se[0]), float(df[0]), 0.95),
     }

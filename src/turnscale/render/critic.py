@@ -10,12 +10,9 @@ import pandas as pd
 
 from turnscale.config.schema import Figure, Table
 from turnscale.diagnose.across_seeds import COMMON, COMPARED
-from turnscale.diagnose.files import STATISTICS_FILE, TRAJECTORIES_FILE
 from turnscale.diagnose.nulls import NULLS
-from turnscale.diagnose.table import OWN, ROWS
+from turnscale.diagnose.table import OWN
 from turnscale.diagnose.verdict import interval_row, sides, verdict
-from turnscale.errors import DataError
-from turnscale.estimates.schema import read_csv
 from turnscale.render.data import Tables
 from turnscale.render.layout import Panel
 from turnscale.render.survivors import survivors
@@ -79,34 +76,9 @@ ACCURACY = (
 NOT_SIMULATED = {*COUNTS, *ACCURACY}
 
 
-def statistics_of(tables: Tables) -> pd.DataFrame:
-    """critic_statistics.csv of the study and scale.
-
-    Raises:
-        DataError: missing or malformed, or of another study or scale.
-    """
-    path = tables.folder / STATISTICS_FILE
-    rows = read_csv(path, ROWS)
-    if len(rows) and ((rows["study"] != tables.study.study) | (rows["scale"] != tables.scale)).any():
-        raise DataError("is of another study or scale.", file=path, key="study", remedy="diagnose again.")
-    return rows
-
-
-def trajectories_of(tables: Tables) -> pd.DataFrame:
-    """critic_trajectories.parquet, one row per run, set, checkpoint and trajectory.
-
-    Raises:
-        DataError: no such file.
-    """
-    path = tables.folder / TRAJECTORIES_FILE
-    if not path.exists():
-        raise DataError("there is no such file.", file=path, remedy="run the diagnose stage first.")
-    return pd.read_parquet(path)
-
-
 def printed(tables: Tables, table: Table) -> pd.DataFrame:
     """The rows of a table's cells over all checkpoints and before any update, the nulls and the published ones."""
-    rows = statistics_of(tables)
+    rows = tables.critic_statistics
     whole = rows["checkpoint"].isna() | (rows["checkpoint"] == 0)
     return beside(rows[whole.astype(bool)], table, tables.cells(table))
 
@@ -145,7 +117,7 @@ def value_text(row: Mapping[str, Any] | None, statistic: str) -> str:
 
 def panels(tables: Tables, table: Table) -> list[Panel]:
     """Blocks of each family, model and set of rollouts: headline, controls, accuracy; then differences."""
-    rows = statistics_of(tables)
+    rows = tables.critic_statistics
     cells = tables.cells(table)
     found = []
     for family, model in tables.arms:
@@ -193,7 +165,7 @@ def panels(tables: Tables, table: Table) -> list[Panel]:
 
 def sentence(tables: Tables, entry: Table | Figure, group: str = OWN) -> list[str]:
     """The verdict on the reference cell of each family and model, on one set of rollouts."""
-    rows = statistics_of(tables)
+    rows = tables.critic_statistics
     found = []
     for family, model in tables.arms:
         own = rows[(rows["family"] == family) & (rows["model"] == model) & (rows["set"] == group)]

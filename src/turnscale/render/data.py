@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +12,13 @@ import pandas as pd
 
 from turnscale.config.schema import Figure, Study, Table
 from turnscale.diagnose.files import STATISTICS_FILE, TRAJECTORIES_FILE
+from turnscale.diagnose.table import DRAWN, ROWS
 from turnscale.errors import ConfigError, DataError
 from turnscale.estimates import read_parquet
 from turnscale.estimates.compare import cells_of, entries_of
 from turnscale.estimates.schema import COMPARISONS, ESTIMATES, LOOKS, SURVIVORSHIP, read_csv
 from turnscale.estimates.scores import METRICS
+from turnscale.files import sha256
 from turnscale.stats.question import Question
 
 DEFAULT = str(Question.METHOD_NEW_TASKS)
@@ -67,6 +68,20 @@ class Tables:
         return read_parquet(self.folder / "metrics.parquet", METRICS)
 
     @cached_property
+    def critic_statistics(self) -> pd.DataFrame:
+        """critic_statistics.csv. Raises DataError as `estimates`."""
+        return self._own(read_csv(self.folder / STATISTICS_FILE, ROWS), STATISTICS_FILE)
+
+    @cached_property
+    def critic_trajectories(self) -> pd.DataFrame:
+        """The columns of critic_trajectories.parquet that are drawn, a row per run, set, checkpoint and trajectory.
+
+        Raises:
+            DataError: missing or damaged.
+        """
+        return read_parquet(self.folder / TRAJECTORIES_FILE, DRAWN)
+
+    @cached_property
     def survivorship(self) -> pd.DataFrame:
         """survivorship.csv: what became of the planned runs, by family, model and cell.
 
@@ -104,11 +119,12 @@ class Tables:
         """
         entry = self.study.tables.get(table)
         others = () if entry is not None and entry.kind == "critic" else (STATISTICS_FILE, TRAJECTORIES_FILE)
-        return {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(self.folder.iterdir())
-            if path.suffix in (".csv", ".parquet") and path.name not in others
-        }
+        return {name: value for name, value in self._hashes.items() if name not in others}
+
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        paths = sorted(path for path in self.folder.iterdir() if path.suffix in (".csv", ".parquet"))
+        return {path.name: sha256(path) for path in paths}
 
     def _own(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
         wrong = table[(table["study"] != self.study.study) | (table["scale"] != self.scale)]

@@ -59,8 +59,12 @@ def render_table(study: Study, scale: str, name: str, tables_dir: Path, out_dir:
         ConfigError: the study has no such table.
         DataError: a tidy table is missing, malformed or of another study or scale.
     """
-    table = entry_of(study.tables, name, "table", study.study)
-    tables = Tables(study, scale, tables_dir)
+    return write_table(Tables(study, scale, tables_dir), name, out_dir)
+
+
+def write_table(tables: Tables, name: str, out_dir: Path) -> list[Path]:
+    """As :func:`render_table`, from tidy tables that several products are made from."""
+    table = entry_of(tables.study.tables, name, "table", tables.study.study)
     if table.kind == "critic":
         rows = critic.printed(tables, table)
         arms = tables.estimates[tables.estimates["cell"].isin(set(rows["cell"]))]

@@ -42,8 +42,12 @@ def render_figure(study: Study, scale: str, name: str, tables_dir: Path, out_dir
         ConfigError: the study has no such figure.
         DataError: a tidy table is missing, malformed or of another study or scale.
     """
-    entry = entry_of(study.figures, name, "figure", study.study)
-    tables = Tables(study, scale, tables_dir)
+    return write_figure(Tables(study, scale, tables_dir), name, out_dir)
+
+
+def write_figure(tables: Tables, name: str, out_dir: Path) -> list[Path]:
+    """As :func:`render_figure`, from tidy tables that several products are made from."""
+    entry = entry_of(tables.study.figures, name, "figure", tables.study.study)
     with matplotlib.rc_context(RC):
         drawing, data = KINDS[entry.kind](tables, name, entry)
         paths = save(drawing, out_dir, name)

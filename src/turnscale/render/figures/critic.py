@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from turnscale.config.schema import Figure
 from turnscale.diagnose.table import OWN
 from turnscale.diagnose.verdict import interval_row
-from turnscale.render.critic import sentence, statistics_of, trajectories_of
+from turnscale.render.critic import sentence
 from turnscale.render.data import Tables
 from turnscale.render.figures.common import finish, handle, heading, missing
 from turnscale.render.style import BLACK, FAINT, GREY, grid, look, say
@@ -43,7 +43,7 @@ Rows = list[dict[str, Any]]
 
 def draw(tables: Tables, name: str, figure: Figure) -> tuple[Drawing, pd.DataFrame]:
     """A row of four panels for each family and model: RMS, share over training, jump over span, squared change."""
-    rows, every = statistics_of(tables), trajectories_of(tables)
+    rows, every = tables.critic_statistics, tables.critic_trajectories
     cells = tables.cells(figure)
     reference = figure.reference or cells[0]
     drawing, axes = grid(len(tables.arms), 4, height=0.35 + 2.0 * len(tables.arms))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from turnscale.diagnose.summary import MEDIANS
 from turnscale.stats.question import Question
@@ -111,4 +111,4 @@ def _half_width(values: np.ndarray) -> float:
     """Half the 95 % t interval over seeds; NaN for fewer than two, or where they do not differ."""
     if values.size < 2 or float(np.ptp(values)) == 0.0:
         return np.nan
-    return float(t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
+    return float(stdtrit(values.size - 1, 0.975) * values.std(ddof=1) / np.sqrt(values.size))

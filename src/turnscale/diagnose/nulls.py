@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.random import Generator
-from scipy.signal import lfilter
 
 from turnscale.diagnose.values import CriticValues
 from turnscale.stats.passk import Floats
@@ -76,6 +75,8 @@ def mean_reverting(time: float) -> Callable[[CriticValues, Generator], Floats]:
     """
 
     def process(critic: CriticValues, rng: Generator) -> Floats:
+        from scipy.signal import lfilter  # most of a second, which tables and figures need not wait for
+
         keep = float(np.exp(-1.0 / (time * critic.tokens.mean())))
         noise = rng.standard_normal(critic.values.size) * np.sqrt(1.0 - keep**2)
         noise[critic.token_starts] /= np.sqrt(1.0 - keep**2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+from scipy.special import stdtr, stdtrit
 
 from turnscale.stats.bootstrap import percentile_interval, resample_rows
 from turnscale.stats.passk import Floats, Ints
@@ -212,8 +212,8 @@ def cluster_t(values: Floats, prompt: Ints, *, level: float = LEVEL) -> tuple[St
         return Statistic(mean, np.nan, np.nan, found.size, groups, left_out, ONE_PROMPT), np.nan
     error = np.bincount(clusters, found - mean)
     se = float(np.sqrt(groups / (groups - 1) * (error**2).sum())) / found.size
-    half = float(t.ppf(0.5 + level / 2, groups - 1)) * se
-    p = float(t.sf(mean / se, groups - 1)) if se > 0 else np.nan
+    half = float(stdtrit(groups - 1, 0.5 + level / 2)) * se
+    p = float(stdtr(groups - 1, -mean / se)) if se > 0 else np.nan
     return Statistic(mean, mean - half, mean + half, found.size, groups, left_out), p
 
 

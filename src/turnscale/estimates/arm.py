@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from turnscale.estimates.pooled import Pooled, pooled
 from turnscale.estimates.schema import ALL, BAND, VALIDATION
@@ -96,7 +96,7 @@ def area_row(data: ArmData) -> Row | None:
     se, df, _ = combine([seeds_part(data.areas[:, None, None])])
     if se[0] <= ROUNDING:
         return {**row, "note": "not estimable: no variation between seeds"}
-    half = float(t.ppf(0.975, df[0]) * se[0])
+    half = float(stdtrit(df[0], 0.975) * se[0])
     return {**row, "lo": max(0.0, row["value"] - half), "hi": min(1.0, row["value"] + half)}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtr, stdtrit
 
 from turnscale.config.schema import Figure, Study, Table
 from turnscale.estimates.arm import QUESTIONS
@@ -106,12 +106,12 @@ def area_difference(a: ArmData, b: ArmData) -> Row | None:
     se, df, _ = combine([seeds_part(arm.areas[:, None, None]) for arm in (a, b)])
     if se[0] <= ROUNDING:
         return {**row, "note": "not estimable: no variation between seeds"}
-    half = float(se[0] * t.ppf(0.975, df[0]))
+    half = float(se[0] * stdtrit(df[0], 0.975))
     return {
         **row,
         "lo": max(-1.0, difference - half),
         "hi": min(1.0, difference + half),
-        "p": float(2 * t.sf(abs(difference) / se[0], df[0])),
+        "p": float(2 * stdtr(df[0], -abs(difference) / se[0])),
         "mde": minimum_detectable(float(se[0]), float(df[0]), 0.95),
     }
 

@@ -14,7 +14,7 @@ from typing import TypedDict
 
 import numpy as np
 from numpy.random import Generator
-from scipy.stats import t
+from scipy.special import stdtr, stdtrit
 
 from turnscale.stats.bootstrap import sup_t_critical
 from turnscale.stats.intervals import ESTIMATORS, ROUNDING, design_notes, obstacle
@@ -86,13 +86,13 @@ def pooled(
     if not varies.any():
         reason = f"no variation between {question.resamples}: their noise cannot be estimated"
         return _refuse((reason, "collect more of them"), arms, metrics, value, question, level)
-    critical = t.ppf(0.5 + level / 2, df)
+    critical = stdtrit(df, 0.5 + level / 2)
     if band is not None:
         masked = np.where(np.outer(varies, varies), correlation, np.nan)
         critical = np.full(len(metrics), sup_t_critical(masked, float(df[varies].min()), level, band))
     half = np.where(varies, critical * se, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        p = np.where(varies, 2 * t.sf(np.abs(value) / se, df), np.nan)
+        p = np.where(varies, 2 * stdtr(df, -np.abs(value) / se), np.nan)
     mde = [
         minimum_detectable(float(s), float(d), level) if v else np.nan
         for s, d, v in zip(se, df, varies, strict=True)

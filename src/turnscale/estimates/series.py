@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from turnscale.stats.intervals import ROUNDING
 from turnscale.stats.passk import Floats
@@ -20,7 +20,7 @@ def over_seeds(values: Floats, level: float = 0.95) -> tuple[Floats, Floats, Flo
     if values.shape[0] < 2:
         return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
     se, df, _ = combine([seeds_part(values[:, None, :])])
-    half = np.where(se > ROUNDING, t.ppf(0.5 + level / 2, df) * se, np.nan)
+    half = np.where(se > ROUNDING, stdtrit(df, 0.5 + level / 2) * se, np.nan)
     return mean, mean - half, mean + half
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from turnscale.errors import DataError
 from turnscale.stats.intervals import ROUNDING, design_notes, obstacle
@@ -290,4 +290,4 @@ def sup_t_critical(
     normal = np.abs(rng.standard_normal((draws, matrix.shape[0])) @ root.T).max(axis=1)
     scale = np.ones(draws) if np.isinf(df) else np.sqrt(rng.chisquare(df, draws) / df)
     simulated = float(np.quantile(normal / scale, level))
-    return max(simulated, float(t.ppf(0.5 + level / 2, df)))
+    return max(simulated, float(stdtrit(df, 0.5 + level / 2)))

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import beta, t
+from scipy.special import stdtr, stdtrit
 
 from turnscale.errors import DataError
 from turnscale.stats.outcomes import Counts, check_same_tasks
@@ -51,7 +51,7 @@ def estimate(
     se, df, _ = combine(parts_for(question, [arm], [metric]))
     if se[0] <= ROUNDING:
         return _constant_arm(arm, metric, question, value, level)
-    half = float(se[0] * t.ppf(0.5 + level / 2, df[0]))
+    half = float(se[0] * stdtrit(df[0], 0.5 + level / 2))
     return Estimate(
         value=value,
         lo=max(0.0, value - half),
@@ -88,12 +88,12 @@ def compare(
     if se[0] <= ROUNDING:
         reason = f"no variation between {question.resamples}: their noise cannot be estimated"
         return _refuse(question, (reason, _MORE[question]), [a, b], metric, difference, level)
-    half = float(se[0] * t.ppf(0.5 + level / 2, df[0]))
+    half = float(se[0] * stdtrit(df[0], 0.5 + level / 2))
     return Comparison(
         difference=difference,
         lo=max(-1.0, difference - half),
         hi=min(1.0, difference + half),
-        p=float(2 * t.sf(abs(difference) / se[0], df[0])),
+        p=float(2 * stdtr(df[0], -abs(difference) / se[0])),
         se=float(se[0]),
         df=float(df[0]),
         level=level,
@@ -177,6 +177,8 @@ def _constant_arm(
     if not (pooled and successes in (0, attempts)):
         reason = f"no variation between {question.resamples}: their noise cannot be estimated"
         return _refuse(question, (reason, _MORE[question]), [arm], metric, value, level)
+    from scipy.stats import beta  # half a second, for a rare case
+
     bound = float(beta.ppf(level, 1, attempts))
     return Estimate(
         value=value,

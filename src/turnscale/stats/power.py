@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from scipy.optimize import brentq
 from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
 from turnscale.errors import DataError
@@ -39,6 +38,8 @@ def detectable_ratio(df: float, level: float = 0.95, power: float = 0.8) -> floa
     high = 4.0
     while _power(high, df, level) < power:
         high *= 2
+    from scipy.optimize import brentq
+
     return float(brentq(lambda ratio: _power(ratio, df, level) - power, 0.0, high, xtol=1e-9))
 
 

@@ -62,7 +62,7 @@ def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:
         DataError: a planned run is not finished (unless ``partial``), none is, or an attempt occurs twice.
         TrackingError: an artifact that was not collected before is missing or differs from its checksum.
     """
-    store = Store(plan.root, patient=True)
+    store = Store(plan.root, patient=True, later=True)
     pieces: dict[str, list[Piece]] = {"outcomes": [], "metrics": [], "critic_values": []}
     missing: list[tuple[int, int, bool]] = []
     survivors: list[dict[str, Any]] = []

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
@@ -59,16 +60,31 @@ class Store:
     Args:
         root: the project folder.
         patient: whether to wait for a store that is away as jobs do (`connect`).
+        later: connect at the first question that only the store can answer. Artifacts that are files of the
+            project's own store are none, and MLflow's imports are seconds.
 
     Raises:
         TrackingError: the store was never initialised, or cannot be reached.
     """
 
-    def __init__(self, root: Path = Path(), patient: bool = False) -> None:
+    def __init__(self, root: Path = Path(), patient: bool = False, *, later: bool = False) -> None:
         self.root = root
-        self._client: MlflowClient
-        self._client, self._experiment = connect(root, patient)
+        self._patient = patient
         self._imported: dict[str, str] | None = None
+        if not later:
+            _ = self._connection
+
+    @cached_property
+    def _connection(self) -> tuple[MlflowClient, str]:
+        return connect(self.root, self._patient)
+
+    @property
+    def _client(self) -> MlflowClient:
+        return self._connection[0]
+
+    @property
+    def _experiment(self) -> str:
+        return self._connection[1]
 
     def jobs(self, scale: str) -> dict[str, StoredJob]:
         """The runs of a scale by key; superseded and deleted ones are left out."""
@@ -139,6 +155,12 @@ class Store:
         Raises:
             TrackingError: it is not there, or its bytes are not those that were logged.
         """
+        if checksum is not None and is_default(self.root):
+            # Whatever the store may say of a run made here, these are the bytes asked for.
+            own = store_dir(self.root) / "artifacts" / run_id / "artifacts" / name
+            if own.is_file() and sha256(own) == checksum:
+                yield own
+                return
         local = self._local(run_id)
         if local is not None:
             path = local / name

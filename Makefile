@@ -12,6 +12,7 @@ PYTHON ?= python3
 PORT ?= 5000
 FUZZ ?= 2000
 PEERS ?=
+SUMMARY ?=
 
 VENV := .venv
 STAMP := $(VENV)/.installed
@@ -27,7 +28,7 @@ SELECT = --study $(STUDY) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS))
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: STUDY=$(STUDY) SCALE=$(SCALE) SEEDS=$(SEEDS) CORES=$(CORES) PYTHON=$(PYTHON) PORT=$(PORT)"
+	@echo "Variables: STUDY=$(STUDY) SCALE=$(SCALE) SEEDS=$(SEEDS) PACK=$(PACK) CORES=$(CORES) PYTHON=$(PYTHON) PORT=$(PORT) FUZZ=$(FUZZ) PEERS=$(PEERS) SUMMARY=$(SUMMARY)"
 
 setup: $(STAMP) ## make the virtual environment with the locked packages
 
@@ -87,10 +88,10 @@ test-slurm: $(STAMP) ## the workflow on several machines: through a Slurm of its
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[slurm]' --no-build-isolation
 	pytest tests/slurm
 
-test-tracking: $(STAMP) ## 16 processes log at once, to SQLite and to a PostgreSQL of its own here (as root it may install Debian's)
+test-tracking: $(STAMP) ## 16 processes log at once, to SQLite, a server and a PostgreSQL of its own here (as root it may install Debian's); bundles into each
 	tests/track/install_postgres.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[postgres]' --no-build-isolation
-	pytest -rs tests/track/test_load.py tests/track/test_load_full.py
+	pytest -rs tests/track/test_load.py tests/track/test_load_full.py tests/track/test_bundle_tabular.py tests/track/test_address.py
 
 smoke: $(STAMP) ## the whole workflow at scale smoke, in this folder
 	@$(MAKE) --no-print-directory reproduce SCALE=smoke

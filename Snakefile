@@ -9,13 +9,17 @@
 from snakemake.utils import min_version
 from turnscale.tabular.plan import is_tabular
 from turnscale.workdir import stop_on_sigterm
+from turnscale.workflow import refusing
 
 min_version("9.10")
 
 
 config.setdefault("study", "mpo")
 
-if is_tabular(str(config["study"])):
+with refusing():
+    TABULAR = is_tabular(str(config["study"]))
+
+if TABULAR:
 
     include: "workflow/rules/grouping.smk"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,12 @@ def test_a_command_loads_only_what_it_needs(arguments: list[str], allowed: set[s
         (["job", "train", "--spec", "x", "--study", "mpo", "--scale", "smoke", "--family", "search", "--model", "m",
           "--cell", "c", "--seed", "0", "--base", "b", "--panels", "p", "--out", "o"], "cannot be read"),
         (["reproduce", "mpo", "--scale", "smoke", "--cores", "many"], "--cores"),
+        (["reproduce", "mpo", "--scale", "smoke", "--pack", "0"], "pack: must be a whole number from 1"),
+        (["reproduce", "grouping", "--scale", "grouping5", "--pack", "2"], "pack: is of no use to a tabular study"),
+        (["plan", "mpo", "--scale", "smoke", "--seeds", "0"], "seeds: must be a whole number of at least 1, got 0"),
+        (["plan", "mpo", "--scale", "smoke", "--gap", "0.05"], "--gap: is 0.05 points, which no study could see"),
+        (["ui", "--port", "70000"], "--port: is 70000. Remedy: give a number from 1 to 65535"),
+        (["runs", "verify", "--digest", "abc"], "--digest: is of an archive, and none is named"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
@@ -123,6 +130,35 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str) 
     assert done.stderr.startswith("turnscale: ")
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+
+
+def test_the_interface_says_that_its_port_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = turnscale("ui", "--port", str(port))
+    assert done.returncode == 2
+    assert f"--port: port {port} cannot be used (Address already in use)" in done.stderr
+    assert "http://" not in done.stdout
+
+
+def test_a_wrong_setting_of_the_workflow_ends_snakemake_with_the_same_line(tmp_path: Path) -> None:
+    """No line numbers of the rules, no traceback, and the exit code of ``turnscale``."""
+    for name in ("configs", "workflow", "Snakefile", "profiles"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    for settings, said in (
+        (["study=../x"], "studies: '../x' cannot be a file of configs/studies"),
+        (["study=mpo", "scale=smoke", "share=3/2"], "share: is '3/2', which is no machine out of some."),
+        (["study=grouping", "scale=grouping5", "pack=2"], "pack: is of no use to a tabular study"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake", "-n", "--config", *settings],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].startswith(f"turnscale: {said}")
+        assert "File " not in done.stderr and "Error" not in done.stderr
 
 
 def test_no_store_is_one_line(tmp_path: Path) -> None:
@@ -143,7 +179,7 @@ def test_a_plan_says_what_is_missing_how_long_and_what_it_detects(tmp_path: Path
 
 def test_a_plan_shows_what_was_declared_and_what_a_gap_needs(tmp_path: Path) -> None:
     (tmp_path / "configs").symlink_to(PROJECT / "configs")
-    done = turnscale("plan", "mpo", "--scale", "smoke", "--gap", "0.05", "--sd", "0.03", cwd=tmp_path)
+    done = turnscale("plan", "mpo", "--scale", "smoke", "--gap", "5", "--sd", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     for words in (

@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from turnscale import jobs
 from turnscale.config.load import config_path
 from turnscale.config.references import few_attempts
-from turnscale.errors import TurnscaleError
+from turnscale.errors import TurnscaleError, complaint
 from turnscale.files import STORAGE, storage_error
 from turnscale.study import Plan, resolve
 from turnscale.tabular import commands as tabular
@@ -59,7 +59,7 @@ out = Console(markup=False, emoji=False)  # what is printed is the user's text
 StudyArgument = Annotated[str, typer.Argument(help="Study: a file name in configs/studies.")]
 StudyOption = Annotated[str, typer.Option(help="Study: a file name in configs/studies.")]
 ScaleOption = Annotated[str, typer.Option(help="Scale: a file name in configs/scales.")]
-SeedsOption = Annotated[int | None, typer.Option(min=1, help="Seeds per cell, over the scale's.")]
+SeedsOption = Annotated[int | None, typer.Option(help="Seeds per cell, over the scale's.")]
 
 
 @app.command(rich_help_panel="Reproduce")
@@ -68,21 +68,25 @@ def plan(
     scale: ScaleOption = "quick",
     seeds: SeedsOption = None,
     cores: Annotated[int, typer.Option(min=1, help="Cores for the estimate of time.")] = os.cpu_count() or 1,
-    sd: Annotated[
-        float, typer.Option(min=0.0001, max=0.5, help="Across-seed sd of a score to assume, a fraction.")
-    ] = 0.03,
-    gap: Annotated[
-        float | None,
-        typer.Option(min=0.0001, max=1.0, help="True difference to find, a fraction: 0.05 is 5 points."),
-    ] = None,
+    sd: Annotated[float, typer.Option(help="Across-seed sd of a score to assume, in points.")] = 3.0,
+    gap: Annotated[float | None, typer.Option(help="True difference to find, in points.")] = None,
 ) -> None:
     """Show what a study at a scale consists of, what is done, how long the rest takes and what it can detect."""
+    from turnscale.stats.power import check_points
+
+    sd = check_points(sd, "--sd") / 100
+    gap = None if gap is None else check_points(gap, "--gap") / 100
     if is_tabular(study, ROOT):
         tabular.show_plan(resolve_tabular(study, scale, seeds=seeds, root=ROOT), out)
         return
+    from turnscale.workflow import unused
+
     resolved = resolve(study, scale, seeds=seeds, root=ROOT)
     _show_cells(resolved)
-    for warning in few_attempts(resolved.study, resolved.scale):
+    for warning in (
+        *few_attempts(resolved.study, resolved.scale),
+        *unused(resolved, resolved.scale.runtime.pack),
+    ):
         out.print(warning)
     _show_time(resolved, cores)
     _show_power(resolved, sd)
@@ -201,7 +205,7 @@ def reproduce(
     cores: Annotated[str, typer.Option(help="Cores to use, or 'all'.")] = "all",
     pack: Annotated[
         int | None,
-        typer.Option(min=1, help="Seeds of a cell that share a process, over the scale's 'runtime.pack'."),
+        typer.Option(help="Seeds of a cell that share a process, over the scale's 'runtime.pack'."),
     ] = None,
 ) -> None:
     """Train, evaluate, estimate and render whatever of a study at a scale is not there yet ('make reproduce').
@@ -209,6 +213,7 @@ def reproduce(
     Run it again after a kill, a failure, or with more seeds: finished work is kept.
     """
     from turnscale.workdir import alone, release_stale_lock
+    from turnscale.workflow import check_options
 
     if find_spec("snakemake") is None:
         raise ModuleNotFoundError("reproduce runs Snakemake", name="snakemake")
@@ -217,9 +222,7 @@ def reproduce(
     with alone(ROOT):
         if is_tabular(study, ROOT):
             if pack is not None:
-                raise TurnscaleError(
-                    f"study {study} has no processes to share.", key="--pack", remedy="leave it out."
-                )
+                check_options({"pack": pack}, tabular=True)
             release_stale_lock(ROOT)
             raise typer.Exit(
                 tabular.reproduce(resolve_tabular(study, scale, seeds=seeds, root=ROOT), cores, out)
@@ -230,15 +233,18 @@ def reproduce(
 def _reproduce(resolved: Plan, cores: str, pack: int | None) -> None:
     from turnscale.progress import reproduce as run
     from turnscale.workdir import release_stale_lock
-    from turnscale.workflow import pack_size, summary_after, summary_before
+    from turnscale.workflow import pack_size, summary_after, summary_before, unused
 
+    size = pack_size(resolved, pack)
     if release_stale_lock(ROOT):
         out.print("The lock of a killed workflow was removed; finished work is kept.")
     count = (os.cpu_count() or 1) if cores == "all" else int(cores)
+    for warning in unused(resolved, size):
+        out.print(warning)
     out.print(summary_before(resolved, count), highlight=False)
     # The jobs are this environment's programs, whether or not it is activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    failed = run(resolved, cores, [], out, pack_size(resolved, pack))
+    failed = run(resolved, cores, [], out, size)
     if failed:
         raise typer.Exit(failed)
     out.print(summary_after(resolved), highlight=False)
@@ -248,7 +254,7 @@ def _reproduce(resolved: Plan, cores: str, pack: int | None) -> None:
 def seeds_add(
     study: StudyArgument,
     scale: ScaleOption = "quick",
-    to: Annotated[int, typer.Option("--to", min=1, help="Seeds per cell afterwards.")] = ...,  # type: ignore[assignment]
+    to: Annotated[int, typer.Option("--to", help="Seeds per cell afterwards.")] = ...,  # type: ignore[assignment]
 ) -> None:
     """Raise the number of seeds of a scale, in its file; finished runs stay and only new seeds will run."""
     from turnscale.planning import raise_seeds, remaining_costs
@@ -321,9 +327,20 @@ def runs_verify(
     if archive is not None:
         verify_archive(archive, digest)
         return
-    from turnscale.track.records import verify
+    if digest is not None:
+        raise TurnscaleError(
+            "is of an archive, and none is named.",
+            key="--digest",
+            remedy="name it: turnscale runs verify ARCHIVE.",
+        )
+    if is_tabular(study, ROOT):
+        from turnscale.tabular.runs import verify as verify_blocks
 
-    problems = verify(resolve(study, scale, seeds=seeds, root=ROOT))
+        problems = verify_blocks(resolve_tabular(study, scale, seeds=seeds, root=ROOT))
+    else:
+        from turnscale.track.records import verify
+
+        problems = verify(resolve(study, scale, seeds=seeds, root=ROOT))
     for problem in problems:
         out.print(problem, markup=False)
     out.print(f"{len(problems)} differences." if problems else "Records and tracking store agree.")
@@ -332,10 +349,12 @@ def runs_verify(
 
 
 @app.command(rich_help_panel="Reproduce")
-def ui(port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000) -> None:
+def ui(port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000) -> None:
     """Open the MLflow interface, on this machine only."""
+    from turnscale.track.address import check_port
     from turnscale.track.store import connect, tracking_uri
 
+    check_port(port)
     connect(ROOT)
     out.print(f"http://127.0.0.1:{port} (Ctrl-C stops it)")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -373,11 +392,6 @@ def _register() -> None:
 _register()
 
 
-def _one_line(text: str) -> str:
-    """Text on one line, without anything that would steer a terminal."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split()))
-
-
 def main() -> Any:
     """Entry point: a problem of the user's is one line on stderr and exit code 2, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -395,10 +409,10 @@ def main() -> Any:
         )
         raise SystemExit(2) from None
     except TurnscaleError as error:
-        print("turnscale: " + _one_line(str(error)), file=sys.stderr)
+        print(complaint(error), file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:
         if error.errno not in STORAGE:
             raise
-        print(f"turnscale: {storage_error(error)}", file=sys.stderr)
+        print(complaint(storage_error(error)), file=sys.stderr)
         raise SystemExit(2) from None

@@ -88,6 +88,12 @@ class StorageError(TurnscaleError):
     kind = "disk error"
 
 
+def complaint(error: TurnscaleError) -> str:
+    """What a command prints before it exits with code 2: one line, without anything that would steer a terminal."""
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(str(error).split()))
+    return f"turnscale: {text}"
+
+
 def reason_of(error: BaseException) -> str:
     """A few words under which a run that ended by this error is counted."""
     return error.reason if isinstance(error, TurnscaleError) else type(error).__name__

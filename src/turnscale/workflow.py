@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import turnscale
 from turnscale.config.hashing import digest
-from turnscale.config.schema import Figure, Table
-from turnscale.errors import ConfigError, DataError
+from turnscale.config.schema import MOST_SEEDS, Figure, Table
+from turnscale.errors import ConfigError, DataError, TurnscaleError, complaint
 from turnscale.planning import remaining_costs, status, wall_minutes
 from turnscale.study import Plan, ResolvedCell
 
@@ -303,20 +305,37 @@ class Products:
 
 
 def _fraction(asked: Any) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", str(asked))
-    if found is None or int(found[1]) > int(found[2]):
+    found = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", str(asked))
+    part, machines = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= part <= machines:
         raise ConfigError(
-            f"is {str(asked)!r}.", key="share", remedy="write 2/3 for the second of three machines."
+            f"is {str(asked)!r}, which is no machine out of some.",
+            key="share",
+            remedy="write 2/3 for the second of three machines.",
         )
-    return int(found[1]), int(found[2])
+    return part, machines
 
 
 OPTIONS = ("study", "scale", "seeds", "partial", "pack", "share")
 """What ``snakemake --config`` may set."""
 
 
-def check_options(config: Mapping[str, Any]) -> bool:
+@contextmanager
+def refusing() -> Iterator[None]:
+    """End Snakemake as ``turnscale`` ends: the one line that says what is wrong and what to do, and exit code 2."""
+    try:
+        yield
+    except TurnscaleError as error:
+        print(complaint(error), file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def check_options(config: Mapping[str, Any], tabular: bool = False) -> bool:
     """Refuse settings of the workflow that nothing reads; whether ``partial`` is set.
+
+    Args:
+        config: the settings.
+        tabular: whether they are of a study of tabular policies.
 
     Raises:
         ConfigError: an unknown name (a mistyped ``share`` would have every machine train every seed), or a
@@ -326,6 +345,13 @@ def check_options(config: Mapping[str, Any]) -> bool:
     if unknown:
         raise ConfigError(
             "is no setting of the workflow.", key=unknown[0], remedy=f"--config knows {', '.join(OPTIONS)}."
+        )
+    needless = sorted({"pack", "share"} & set(config)) if tabular else []
+    if needless:
+        raise ConfigError(
+            "is of no use to a tabular study, whose runs take minutes.",
+            key=needless[0],
+            remedy="leave it out.",
         )
     partial = str(config.get("partial", False)).lower()
     if partial not in ("true", "false"):
@@ -337,12 +363,30 @@ def pack_size(plan: Plan, asked: Any = None) -> int:
     """Seeds of a cell that share a process: what was asked for, else the scale's ``runtime.pack``.
 
     Raises:
-        ConfigError: not a whole number of at least 1.
+        ConfigError: not a whole number from 1 to the most seeds that there may be.
     """
     size = plan.scale.runtime.pack if asked is None else asked
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ConfigError(f"must be a whole number of at least 1, got {size!r}.", key="pack")
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MOST_SEEDS:
+        raise ConfigError(
+            f"must be a whole number from 1 to {MOST_SEEDS}, got {size!r}.",
+            key="pack",
+            remedy="say how many seeds of a cell share a process; 1 gives each its own.",
+        )
     return size
+
+
+def unused(plan: Plan, pack: int) -> list[str]:
+    """What a scale sets and nothing reads, one sentence each.
+
+    Args:
+        plan: the study at the scale.
+        pack: seeds of a cell that share a process.
+    """
+    if not plan.scale.runtime.stack or pack > 1:
+        return []
+    return [
+        "runtime.stack has no effect while each seed has a process of its own: set runtime.pack, or --pack."
+    ]
 
 
 def summary_before(plan: Plan, cores: int) -> str:

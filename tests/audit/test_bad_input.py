@@ -219,6 +219,19 @@ def test_a_missing_file_an_odd_suffix_and_a_folder(tmp_path: Path) -> None:
         assert caught.value.remedy
 
 
+def test_what_is_neither_a_ledger_nor_outcomes_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"is no claims ledger.*Remedy: name a file like those in configs/claims"
+    ):
+        load_ledger(Path(__file__).parents[2] / "configs/studies/mpo.yaml")
+    with pytest.raises(
+        DataError, match=r"ending '\.txt': outcomes are in \.csv, \.tsv or \.parquet, claims in \.yaml"
+    ):
+        read_table(write(tmp_path / "a.txt", "x"))
+    with pytest.raises(DataError, match="is a folder"):
+        read_table(tmp_path)
+
+
 def test_a_broken_parquet_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a readable parquet"):
         read_table(write(tmp_path / "outcomes.parquet", b"PAR1 nothing here PAR1"))

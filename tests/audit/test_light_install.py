@@ -102,7 +102,7 @@ def test_outcomes_are_audited(light: Light) -> None:
     [
         (["grim", "69.90", "--n", "103"], "72 of 103"),
         (["power", "--sd", "2", "--gap", "4.33"], "5 seeds per arm for 80% power"),
-        (["plan", "mpo", "--scale", "quick", "--gap", "0.05"], "Declared plan: 10 seeds per arm"),
+        (["plan", "mpo", "--scale", "quick", "--gap", "5"], "Declared plan: 10 seeds per arm"),
         (["methods", "list"], "mpo"),
     ],
 )  # fmt: skip

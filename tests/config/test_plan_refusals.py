@@ -212,3 +212,11 @@ def test_hashes_of_the_shipped_studies() -> None:
     tabular = resolve_tabular("grouping", "grouping5", root=PROJECT)
     assert [run.hash for run in tabular.runs][:2] == ["9d66b6f7", "1f0a80b4"]
     assert tabular.estimators_hash == "e06d40b3"
+
+
+def test_a_broken_scale_is_no_choice_and_is_named_when_it_is_used(root: Path) -> None:
+    (root / "configs/scales/grouping200.yaml").write_text("scale: [\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"Remedy: use one of: grouping5\."):
+        resolve_tabular("grouping", "quick", root=root)
+    with pytest.raises(ConfigError, match=r"grouping200\.yaml: line"):
+        resolve_tabular("grouping", "grouping200", root=root)

@@ -25,6 +25,8 @@ from turnscale.track.address import check_address
 from turnscale.track.read import Store
 from turnscale.track.store import connect, init_tracking
 
+from .postgres import missing, postgres_server
+
 VARIABLE = "MLFLOW_TRACKING_URI"
 
 
@@ -207,3 +209,35 @@ def test_jobs_wait_for_a_tracking_server_that_is_started_again_15_seconds_later(
         assert time.monotonic() - start > 15
     finally:
         server.stop()
+
+
+@pytest.mark.slow
+def test_a_database_server_that_refuses_is_told_at_once_and_reading_makes_no_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing():
+        pytest.skip(f"SKIPPED, NOT TESTED: {missing()}")
+    from sqlalchemy import create_engine, inspect
+
+    with postgres_server() as uri:
+        head, _, place = uri.partition("@")
+        user = head.rpartition(":")[0]
+        wrong = (
+            (f"{user}:no-such-password@{place}", "password authentication failed"),
+            (f"{head}@{place.rpartition('/')[0]}/absent", "does not exist"),
+        )
+        for address_, words in wrong:
+            start = time.monotonic()
+            with pytest.raises(
+                TrackingError, match=f"{words}.*correct user, password and database"
+            ) as caught:
+                check_address(address_, pauses=(60.0,))
+            assert time.monotonic() - start < 20
+            assert "no-such-password" not in str(caught.value) and caught.value.reason == "access denied"
+        monkeypatch.setenv(VARIABLE, uri)
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(TrackingError, match="no tracking store there"):
+            Store(tmp_path)
+        assert inspect(create_engine(uri)).get_table_names() == []
+        init_tracking(tmp_path)
+        assert Store(tmp_path).all_jobs("smoke") == []

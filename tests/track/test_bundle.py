@@ -50,7 +50,7 @@ def source(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 @pytest.fixture(scope="module")
 def archive(source: Plan, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
     path = tmp_path_factory.mktemp("archive") / "mpo.tar.gz"
-    done = export(select("mpo", "tiny", seeds=3, root=source.root), path, source.root)
+    done = export(select("mpo", "tiny", seeds=3, root=source.root), path, source.root, partial=True)
     return path, done
 
 
@@ -129,7 +129,7 @@ def test_equal_runs_give_equal_archives_in_whatever_store_they_are(
     path, _ = archive
     import_bundle(path, clone.root)
     for name, root in (("again", source.root), ("theirs", clone.root)):
-        export(select("mpo", "tiny", seeds=3, root=root), tmp_path / name, root)
+        export(select("mpo", "tiny", seeds=3, root=root), tmp_path / name, root, partial=True)
         assert (tmp_path / name).read_bytes() == path.read_bytes()
 
 
@@ -246,7 +246,7 @@ def test_a_damaged_archive_leaves_no_trace(
         path.write_bytes(damaged)
         with pytest.raises(DataError):
             import_bundle(path, fresh.root)
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file"):
         import_bundle(tmp_path / "absent", fresh.root)
     with pytest.raises(DataError, match="not the one you gave"):
         import_bundle(archive[0], fresh.root, digest="0" * 64)
@@ -308,6 +308,32 @@ def test_cells_and_seeds_select(source: Plan, tmp_path: Path) -> None:
     assert "configs/claims/mpo.yaml" in selection.files
     with pytest.raises(ConfigError, match="no cell of the study"):
         select("mpo", "tiny", cells=["grop"], root=source.root)
+
+
+def test_runs_that_have_not_ended_are_left_out_only_when_asked(source: Plan, tmp_path: Path) -> None:
+    selection, path = select("mpo", "tiny", seeds=3, root=source.root), tmp_path / "x.tar.gz"
+    with pytest.raises(DataError, match=r"^2 of the study's 11 jobs .*tiny/.*Remedy: .*--partial"):
+        export(selection, path, source.root)
+    assert list(tmp_path.iterdir()) == []
+    assert len(export(selection, path, source.root, partial=True).absent) == 2
+
+
+def test_an_archive_that_is_there_is_replaced_only_when_asked(source: Plan, tmp_path: Path) -> None:
+    selection, path = select("mpo", "tiny", seeds=1, cells=["grpo"], root=source.root), tmp_path / "x.tar.gz"
+    path.write_text("the only copy", encoding="utf-8")
+    with pytest.raises(DataError, match=r"x\.tar\.gz: is there already.*--force"):
+        export(selection, path, source.root)
+    assert path.read_text(encoding="utf-8") == "the only copy"
+    with pytest.raises(DataError, match="is a folder"):
+        export(selection, tmp_path, source.root, force=True)
+    assert export(selection, path, source.root, force=True).runs == 2
+
+
+def test_an_archive_that_is_not_there_is_told(tmp_path: Path) -> None:
+    for path, words in ((tmp_path / "x.tar.gz", "there is no such file"), (tmp_path, "is not a file")):
+        with pytest.raises(DataError, match=f"{words}.*Remedy: give the path of an archive"):
+            import_bundle(path, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_to_export_and_nowhere_to_write_are_told(

@@ -1,12 +1,11 @@
 # The plan, and where its products are. Everything here is light: no torch, no MLflow.
-from snakemake.exceptions import WorkflowError
 from snakemake.shell import shell as bash
-from turnscale.errors import TurnscaleError
 from turnscale.study import resolve
 from turnscale.workflow import (
     Products,
     check_options,
     pack_size,
+    refusing,
     summary_after,
     summary_before,
 )
@@ -14,7 +13,7 @@ from turnscale.workflow import (
 config.setdefault("study", "mpo")
 config.setdefault("scale", "quick")
 
-try:
+with refusing():
     PLAN = resolve(
         str(config["study"]), str(config["scale"]), seeds=config.get("seeds")
     )
@@ -25,8 +24,6 @@ try:
     )
     PLAN.write_specs()
     SHARE = PRODUCTS.share(config.get("share"))
-except TurnscaleError as error:
-    raise WorkflowError(str(error)) from None
 
 RUNS = PRODUCTS.runs
 EVALUATIONS = PRODUCTS.evaluations

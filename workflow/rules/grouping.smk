@@ -1,24 +1,15 @@
 # Studies of tabular policies (grouping): blocks of seeds instead of checkpoints, the same store, tables and audit.
-from snakemake.exceptions import WorkflowError
 from snakemake.shell import shell as bash
-from turnscale.errors import TurnscaleError
 from turnscale.tabular.plan import FIGURES as FIGURE_NAMES, TABLES as TABLE_NAMES
 from turnscale.tabular.plan import resolve_tabular, summary_after, summary_before
-from turnscale.workflow import Products, check_options
+from turnscale.workflow import Products, check_options, refusing
 
 config.setdefault("scale", "grouping5")
-if "share" in config:
-    raise WorkflowError(
-        "share: the runs of a tabular study take minutes and are not divided among machines."
-    )
-
-try:
+with refusing():
+    PARTIAL = check_options(config, tabular=True)
     PLAN = resolve_tabular(
         str(config["study"]), str(config["scale"]), seeds=config.get("seeds")
     )
-    PARTIAL = check_options(config)
-except TurnscaleError as error:
-    raise WorkflowError(str(error)) from None
 
 RECORDS = {
     str(run.path): run

@@ -242,7 +242,14 @@ def load_ledger(path: str | Path) -> Ledger:
     from turnscale.audit.ledger_checks import check_ledger
 
     read_text(path, ConfigError)
-    ledger = validate(Ledger, read_yaml(Path(path)), path, remedies=_REMEDIES)
+    value = read_yaml(Path(path))
+    if not {"schema_version", "arms"} & set(value):
+        raise ConfigError(
+            "is no claims ledger: it has neither 'schema_version' nor 'arms'.",
+            file=path,
+            remedy="name a file like those in configs/claims; docs/audit.md says what is in one.",
+        )
+    ledger = validate(Ledger, value, path, remedies=_REMEDIES)
     check_ledger(ledger, path)
     return ledger
 

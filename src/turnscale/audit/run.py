@@ -266,12 +266,10 @@ def _sizes(n: str) -> range:
 def power_words(gap: float, sd: float, seeds: int | None, power: float) -> list[str]:
     """Sentences on seeds needed, and on what ``seeds`` per arm can see."""
     from turnscale.audit.preplan import detectable_gap, needed
-    from turnscale.stats.power import power_two_sample
+    from turnscale.stats.power import check_points, power_two_sample
 
-    if not (math.isfinite(gap) and 0 < abs(gap) <= 100):
-        raise DataError(f"{gap} is not a gap.", key="--gap", remedy="give points between 0 and 100.")
-    if not (math.isfinite(sd) and 0 < sd <= 100):
-        raise DataError(f"{sd} is not a spread.", key="--sd", remedy="give points between 0 and 100.")
+    check_points(abs(gap), "--gap")
+    check_points(sd, "--sd")
     if not 0.05 < power < 1:
         raise DataError(
             f"{power} is not a power.", key="--power", remedy="give a probability above .05, below 1."

@@ -35,15 +35,17 @@ def read_table(path: str | Path) -> pd.DataFrame:
     Raises DataError when it cannot be read, has no rows, or names a column twice.
     """
     path = Path(path)
+    if path.is_dir():
+        raise DataError("is a folder.", file=path, remedy="name the files in it.")
     if path.suffix == ".parquet":
         frame = _read_parquet(path)
     elif path.suffix in (".csv", ".tsv"):
         frame = _read_csv(path)
     else:
         raise DataError(
-            f"has the suffix {path.suffix or '(none)'!r}.",
+            f"has the ending {path.suffix or '(none)'!r}: outcomes are in .csv, .tsv or .parquet, claims in .yaml.",
             file=path,
-            remedy="give .csv or .parquet, or convert it with `turnscale import`.",
+            remedy="give such a file, or convert another tool's log with 'turnscale import'.",
         )
     frame.columns = [str(name).strip() for name in frame.columns]
     twice = frame.columns[frame.columns.duplicated()]

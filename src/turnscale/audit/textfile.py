@@ -11,7 +11,7 @@ MAX_BYTES = 200_000_000
 
 
 def read_text(path: str | Path, error: type[TurnscaleError] = DataError) -> str:
-    """The text of ``path``; a byte-order mark is dropped. Raises ``error`` when missing, empty or not UTF-8."""
+    """The text of ``path``; a byte-order mark is dropped. Raises ``error`` when unreadable, empty or not UTF-8."""
     path = Path(path)
     if not path.exists():
         raise error("no such file.", file=path, remedy="check the path.")
@@ -21,7 +21,12 @@ def read_text(path: str | Path, error: type[TurnscaleError] = DataError) -> str:
         raise error(
             f"is larger than {MAX_BYTES // 1_000_000} MB.", file=path, remedy="convert it to parquet first."
         )
-    raw = path.read_bytes()
+    try:
+        raw = path.read_bytes()
+    except OSError as problem:
+        raise error(
+            f"cannot be read ({problem.strerror}).", file=path, remedy="make it readable for this user."
+        ) from None
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise error(
             "is UTF-16, not UTF-8.", file=path, remedy="save it as UTF-8 (CSV UTF-8 in a spreadsheet)."

@@ -59,14 +59,23 @@ def method_of_cell(
 
 
 def scales_of(kind: str | None, root: Path) -> list[str]:
-    """Names of the scales of a kind: "tabular", or None for those that train models."""
+    """Names of the scales that a user may choose instead of one of the other kind.
+
+    Args:
+        kind: "tabular", or None for those that train models.
+        root: the project folder.
+
+    Returns:
+        Scales that can be read. A broken one is no choice, and the error at hand is about another file; whoever uses
+        the broken one is told what is wrong with it.
+    """
     found = []
     for path in sorted((root / "configs" / "scales").glob("*.yaml")):
         try:
             if read_yaml(path).get("kind") == kind:
                 found.append(path.stem)
         except ConfigError:
-            continue  # a broken file is named when it is used
+            continue
     return found
 
 

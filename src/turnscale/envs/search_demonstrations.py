@@ -45,6 +45,13 @@ class Progress:
 
 
 def expert_action(content: Content, state: Progress, rng: np.random.Generator, mix: DemonstrationMix) -> str:
+    """The best action: search along the chain, and answer with its end. Draws nothing.
+
+    Args:
+        content: the task.
+        state: how far the demonstration is.
+        rng, mix: unused; the imperfect demonstrator has the same arguments.
+    """
     if state.hops == len(content.relations):
         return f"answer {state.head}"
     return f"search {state.head} {content.relations[state.hops]}"
@@ -53,6 +60,14 @@ def expert_action(content: Content, state: Progress, rng: np.random.Generator, m
 def imperfect_action(
     content: Content, state: Progress, rng: np.random.Generator, mix: DemonstrationMix
 ) -> str:
+    """An action as of someone who errs: the best one, unless one of the mix's mistakes is drawn.
+
+    Args:
+        content: the task.
+        state: how far the demonstration is.
+        rng: draws the mistakes; how many numbers it gives depends on the state.
+        mix: probability of each mistake, given that its occasion has come.
+    """
     hops, total = state.hops, len(content.relations)
     if rng.random() < mix.malformed:
         return _malformed_action(state, content, rng)

@@ -91,3 +91,24 @@ def seed_sd_tolerance(difference: float, se: float, level: float = 0.95) -> floa
     """
     slack = (difference / float(ndtri(0.5 + level / 2))) ** 2 - se**2
     return math.sqrt(slack / 2) if slack > 0 else None
+
+
+LEAST_POINTS = 0.1
+"""Smallest difference or spread, in points, that is taken for one; a smaller number was meant as a fraction."""
+
+
+def check_points(value: float, key: str) -> float:
+    """The value, a difference or spread of scores in points.
+
+    Raises:
+        DataError: it is not a number of points, or more likely a fraction.
+    """
+    if 0 < value < LEAST_POINTS:
+        raise DataError(
+            f"is {value:g} points, which no study could see.",
+            key=key,
+            remedy=f"give points: {100 * value:g} if that was a fraction.",
+        )
+    if not LEAST_POINTS <= value <= 100:
+        raise DataError(f"is {value:g}.", key=key, remedy=f"give points from {LEAST_POINTS} to 100.")
+    return value

@@ -22,8 +22,9 @@ from turnscale.seeding import fix_threads
 from turnscale.tabular.plan import FAMILY, MODEL, SCORE, TabularPlan, TabularRun, credits_of, method_of
 from turnscale.track.environment import code_revision, source_hash
 from turnscale.track.read import Store
-from turnscale.track.records import read_record, write_record
+from turnscale.track.records import read_record, unlike_plan, verify_record, write_record
 from turnscale.track.run import open_log
+from turnscale.track.store import database_problems
 
 OUTCOMES = "outcomes.parquet"
 SEEDS = "seeds.parquet"
@@ -250,3 +251,20 @@ def restore(plan: TabularPlan) -> tuple[int, int, int]:
             write_record(plan.root / path, store.record(job))
             written += 1
     return written, kept, absent
+
+
+def verify(plan: TabularPlan) -> list[str]:
+    """What differs between the records of a plan and the store, one sentence each; empty if nothing.
+
+    Raises:
+        TrackingError: the store cannot be read.
+    """
+    store = Store(plan.root)
+    every = store.all_jobs(plan.scale.scale)
+    by_id = {job.run_id: job for job in every}
+    problems = database_problems(plan.root)
+    for path in [*(run.path for run in plan.runs), plan.estimators_path]:
+        if (plan.root / path).exists():
+            problems += verify_record(plan.root / path, store, by_id)
+    known = {*(run.key for run in plan.runs), plan.estimators_key}
+    return problems + unlike_plan(every, plan.study.study, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 from collections.abc import Sequence
@@ -202,3 +203,22 @@ def _database(uri: str, key: str, pauses: Sequence[float], make: bool) -> None:
         ) from None  # the cause's own text may hold the address with its password
     if not there and not make:
         raise _no_store(key)
+
+
+def check_port(port: int, key: str = "--port") -> None:
+    """Refuse a port on this machine's loopback address on which no server can be started.
+
+    Raises:
+        TrackingError: no such port, one that is taken, or one that this user may not use.
+    """
+    if not 1 <= port <= 65535:
+        raise TrackingError(f"is {port}.", key=key, remedy="give a number from 1 to 65535, 5000 for one.")
+    try:
+        with socket.create_server(("127.0.0.1", port)):  # as servers do, over one that was just closed
+            pass
+    except OSError as error:
+        raise TrackingError(
+            f"port {port} cannot be used ({os.strerror(error.errno or 0)}).",
+            key=key,
+            remedy=f"stop what uses it, or choose another, e.g. {port + 1 if 1024 <= port < 65535 else 5000}.",
+        ) from None

@@ -29,8 +29,12 @@ def export_runs(
     archive: Archive,
     study: Annotated[str, typer.Option(help="Study: a file name in configs/studies.")] = "mpo",
     scale: Annotated[str, typer.Option(help="Scale: a file name in configs/scales.")] = "quick",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per cell, over the scale's.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds per cell, over the scale's.")] = None,
     cell: Annotated[list[str] | None, typer.Option(help="Only this cell; may be repeated.")] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Take the runs that have ended and count the others.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an archive that is there.")] = False,
 ) -> None:
     """Write a study's runs, and the files its tables are rebuilt from, into one checksummed archive."""
     from turnscale.track.bundle_export import export
@@ -38,13 +42,15 @@ def export_runs(
 
     selection = select(study, scale, seeds=seeds, cells=cell or (), root=ROOT)
     with bars("reading runs", "writing and verifying") as (on_run, on_bytes):
-        done = export(selection, archive, ROOT, on_run=on_run, on_bytes=on_bytes)
+        done = export(
+            selection, archive, ROOT, partial=partial, force=force, on_run=on_run, on_bytes=on_bytes
+        )
     size = archive.stat().st_size
     out.print(
         f"{archive}: {done.runs} runs, {len(done.manifest.members)} files, {size} bytes.", highlight=False
     )
     if done.absent:
-        out.print(f"{len(done.absent)} runs of the study are not finished or not in the store, e.g.:")
+        out.print(f"It is partial: {len(done.absent)} jobs have not ended or are not in the store, e.g.:")
         out.print(f"  {done.absent[0]}", markup=False, highlight=False)
     out.print("Publish this digest with it; it vouches for every byte:")
     out.print(done.manifest.digest, highlight=False)

@@ -49,6 +49,8 @@ def export(
     target: Path,
     root: Path = Path(),
     *,
+    partial: bool = False,
+    force: bool = False,
     on_run: Callable[[int, int], object] = lambda done, total: None,
     on_bytes: Callable[[int, int], object] = lambda done, total: None,
 ) -> Exported:
@@ -58,17 +60,21 @@ def export(
 
     Args:
         selection: which runs and files.
-        target: the archive to write; one that is there is replaced.
+        target: the archive to write.
         root: the project folder.
+        partial: take the runs that have ended and count the others, rather than refuse.
+        force: replace an archive that is there, rather than refuse.
         on_run: told after each run that was read: how many, of how many.
         on_bytes: told while writing and then while verifying: bytes so far, of how many.
 
     Raises:
-        DataError: the store has none of the runs, a folder of this machine or a secret stands in one of them, a
+        DataError: the store has none of the runs, or not all (unless ``partial``), the target is there (unless
+            ``force``), a folder of this machine or a secret stands in one of them, a
             name does not fit, or the target's folder is not there.
         StorageError: the target cannot be written.
         TrackingError: the store cannot be read, or an artifact is not what was logged.
     """
+    _check_target(target, force)
     store = Store(root)
     jobs = store.jobs(selection.scale)
     known = [jobs[key] for key in (*selection.optional, *selection.keys) if key in jobs]
@@ -78,6 +84,14 @@ def export(
             f"the tracking store has no finished run of {selection.study} at scale {selection.scale}.",
             remedy="run 'make reproduce' first, or name another study or scale.",
         )
+    taken = {job.key for job in found}
+    absent = tuple(key for key in selection.keys if key not in taken)
+    if absent and not partial:
+        raise DataError(
+            f"{len(absent)} of the study's {len(selection.keys)} jobs have not ended or are not in the tracking "
+            f"store, {absent[0]} for one.",
+            remedy="finish them with 'make reproduce', or publish those that have ended with --partial.",
+        )
     words = private_words(root)
     with ExitStack() as stack:
         members = [Member.of(name, root / name) for name in selection.files]
@@ -86,8 +100,20 @@ def export(
             on_run(count, len(found))
         manifest = make_manifest(selection.study, selection.scale, members)
         _write(target, manifest, members, words, on_bytes)
-    taken = {job.key for job in found}
-    return Exported(manifest, len(found), tuple(key for key in selection.keys if key not in taken))
+    return Exported(manifest, len(found), absent)
+
+
+def _check_target(target: Path, force: bool) -> None:
+    if target.is_dir():
+        raise DataError(
+            "is a folder.", file=target, remedy="name the archive itself, e.g. mpo-quick.tar.gz in it."
+        )
+    if target.exists() and not force:
+        raise DataError(
+            "is there already.", file=target, remedy="choose another name, or replace it with --force."
+        )
+    if not target.parent.is_dir():
+        raise DataError("is no folder.", file=target.parent, remedy="make it, or choose another place.")
 
 
 def describe(store: Store, job: StoredJob, words: Mapping[bytes, str], stack: ExitStack) -> list[Member]:
@@ -212,8 +238,6 @@ def _write(
         done += size
         on_bytes(min(done, total), total)
 
-    if not target.parent.is_dir():
-        raise DataError("is no folder.", file=target.parent, remedy="make it, or choose another place.")
     with replacing(target) as temporary:
         with temporary.open("xb") as file:
             write_archive(file, manifest, members, advance)

@@ -90,6 +90,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     Raises:
         DataError: it cannot be opened, or a file cannot be read or written.
     """
+    if not path.is_file():
+        problem = "is not a file" if path.exists() else "there is no such file"
+        raise DataError(f"{problem}.", file=path, remedy="give the path of an archive.")
     try:
         with path.open("rb") as file:
             yield file

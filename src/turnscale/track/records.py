@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,15 @@ from typing import Any
 
 from turnscale.errors import CheckpointError, DataError, TrackingError, reason_of
 from turnscale.files import read_json, sealed, sha256, unsealed, write_json
-from turnscale.study import Plan, ResolvedCell
+from turnscale.study import Plan
 from turnscale.track.environment import code_revision, gpus_in_use, source_hash
 from turnscale.track.read import Store, StoredJob, stored_id
 from turnscale.track.retry import insist
 from turnscale.track.run import RECORD, open_log, upload, upload_json
 from turnscale.track.store import connect, database_problems
+
+RUN_KINDS = ("train", "tabular", "estimators")
+"""Kinds of the runs that a plan lists; starting checkpoints, critics and panels serve several studies."""
 
 RESTORE = "'turnscale runs restore' takes it from the tracking store"
 
@@ -327,17 +330,28 @@ def verify(plan: Plan) -> list[str]:
     """
     store = Store(plan.root)
     every = store.all_jobs(plan.scale.scale)
-    jobs = {job.key: job for job in every if not job.superseded}
     by_id = {job.run_id: job for job in every}
     problems = database_problems(plan.root)
-    known = {run.key for run in plan.runs()}
     for cell in plan.cells:
         for seed in cell.seeds:
             path = plan.root / plan.run_path(cell, seed)
             if path.exists():
-                problems += _verify_run(path, plan, cell, seed, store, by_id)
+                problems += _verify_run(path, plan.root / plan.evaluation_path(cell, seed), store, by_id)
+    return problems + unlike_plan(every, plan.study.study, {run.key for run in plan.runs()})
+
+
+def unlike_plan(every: Sequence[StoredJob], study: str, known: Collection[str]) -> list[str]:
+    """What the store has besides one complete run for each key of a plan, one sentence each.
+
+    Args:
+        every: the jobs of a scale, superseded ones too.
+        study: the plan's study.
+        known: keys of its runs.
+    """
+    jobs = {job.key: job for job in every if not job.superseded}
+    problems = []
     for job in every:
-        mine = job.kind == "train" and job.tags.get("study") == plan.study.study
+        mine = job.kind in RUN_KINDS and job.tags.get("study") == study
         if job.superseded:
             problems.append(f"{job.key}: run {job.run_id} is superseded by {job.tags['superseded']}.")
         elif mine and job.key not in known:
@@ -350,9 +364,28 @@ def verify(plan: Plan) -> list[str]:
     return problems
 
 
-def _verify_run(
-    path: Path, plan: Plan, cell: ResolvedCell, seed: int, store: Store, jobs: Mapping[str, StoredJob]
+def _verify_run(path: Path, evaluation: Path, store: Store, jobs: Mapping[str, StoredJob]) -> list[str]:
+    checks, problems = {}, []
+    if evaluation.exists():
+        try:
+            evaluated = read_record(evaluation)
+            checks[str(evaluated["outcomes"])] = str(evaluated["sha256"])
+        except DataError as error:
+            problems.append(str(error))
+    return verify_record(path, store, jobs, checks) + problems
+
+
+def verify_record(
+    path: Path, store: Store, jobs: Mapping[str, StoredJob], more: Mapping[str, str] | None = None
 ) -> list[str]:
+    """What differs between a record and its run in the store, one sentence each.
+
+    Args:
+        path: the record.
+        store: the store.
+        jobs: its runs by id.
+        more: artifacts with their checksums, besides those that the record names.
+    """
     try:
         record = read_record(path)
     except DataError as error:
@@ -360,16 +393,8 @@ def _verify_run(
     job = jobs.get(str(record.get("run_id")))
     if job is None:
         return [f"{path}: names run {record.get('run_id')}, which the store does not have."]
-    checks = dict(record.get("artifacts", {}))
-    evaluation = plan.root / plan.evaluation_path(cell, seed)
     problems = []
-    if evaluation.exists():
-        try:
-            evaluated = read_record(evaluation)
-            checks[str(evaluated["outcomes"])] = str(evaluated["sha256"])
-        except DataError as error:
-            problems.append(str(error))
-    for name, checksum in checks.items():
+    for name, checksum in {**record.get("artifacts", {}), **(more or {})}.items():
         try:
             with store.artifact(job.run_id, name, checksum):
                 pass

@@ -35,7 +35,7 @@ from turnscale.envs.registry import load_family
 from turnscale.methods import load_method
 from turnscale.seeding import fix_threads
 from turnscale.study import Run, Spec
-from turnscale.train.loop import Around, Trainer
+from turnscale.train.trainer import Around, Trainer
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 QWEN3_4B: dict[str, Any] = {

@@ -150,7 +150,7 @@ def stages(seed: int) -> dict[str, float]:
         from turnscale.study import Run, resolve
         from turnscale.track.records import read_record
         from turnscale.track.run import open_run
-        from turnscale.train.loop import Trainer
+        from turnscale.train.trainer import Trainer
     with stage("read the plan, panels and records"):
         plan = resolve(STUDY, SCALE, root=Path())
         cell = next(cell for cell in plan.cells if cell.cell == CELL)

@@ -31,7 +31,8 @@ from turnscale.track.records import (
 from turnscale.track.run import open_run
 from turnscale.track.store import connect, init_tracking
 from turnscale.train import state
-from turnscale.train.loop import Trainer, train_run
+from turnscale.train.loop import train_run
+from turnscale.train.trainer import Trainer
 
 from .conftest import DAMAGES
 

@@ -12,7 +12,8 @@ from turnscale.files import sha256
 from turnscale.study import Run
 from turnscale.track.run import open_run
 from turnscale.track.store import connect, init_tracking
-from turnscale.train.loop import Trainer, train_run
+from turnscale.train.loop import train_run
+from turnscale.train.trainer import Trainer
 
 from .conftest import KIB, Disk, file_limit
 

@@ -31,8 +31,9 @@ from turnscale.track.records import critic_key, noting_failure
 from turnscale.track.run import open_run
 from turnscale.track.store import connect
 from turnscale.train import update
-from turnscale.train.loop import Trainer, train_run
+from turnscale.train.loop import train_run
 from turnscale.train.sampling import entropy_rises
+from turnscale.train.trainer import Trainer
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

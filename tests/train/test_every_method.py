@@ -9,7 +9,7 @@ import torch
 
 from tests.train.setting import PROJECT, Setting
 from turnscale.methods import list_methods, load_method
-from turnscale.train.loop import Trainer
+from turnscale.train.trainer import Trainer
 
 METHODS = PROJECT / "configs" / "methods"
 TRAINED = [name for name in list_methods(METHODS) if load_method(name, directory=METHODS).train]

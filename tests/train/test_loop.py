@@ -10,7 +10,9 @@ import torch
 from tests.train.setting import Setting
 from turnscale.errors import NumericalError
 from turnscale.track.store import connect
-from turnscale.train.loop import Trainer, critic_rows, train_run
+from turnscale.train.describe import critic_rows
+from turnscale.train.loop import train_run
+from turnscale.train.trainer import Trainer
 from turnscale.train.update import minibatches
 from turnscale.train.warmup import shuffle_rewards
 

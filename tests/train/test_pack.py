@@ -16,8 +16,9 @@ from turnscale.agent import transformer
 from turnscale.files import sha256
 from turnscale.methods import load_method
 from turnscale.track.store import connect, init_tracking
-from turnscale.train.loop import Trainer, train_run
+from turnscale.train.loop import train_run
 from turnscale.train.pack import Member, train_pack
+from turnscale.train.trainer import Trainer
 
 SEEDS = (0, 1, 2)
 STEPS = 3

@@ -22,7 +22,7 @@ from turnscale.envs.registry import load_family
 from turnscale.methods import load_method
 from turnscale.study import Run, Spec
 from turnscale.train.base import make_base
-from turnscale.train.loop import Trainer
+from turnscale.train.trainer import Trainer
 from turnscale.train.warmup import open_base, warm_critic
 
 pytestmark = [

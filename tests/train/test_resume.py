@@ -17,7 +17,8 @@ from turnscale.errors import CheckpointError
 from turnscale.files import sha256
 from turnscale.track.store import connect, init_tracking
 from turnscale.train import state
-from turnscale.train.loop import Trainer, train_run
+from turnscale.train.loop import train_run
+from turnscale.train.trainer import Trainer
 
 SCRIPT = """
 import sys, time

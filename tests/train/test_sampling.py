@@ -22,8 +22,8 @@ from turnscale.errors import ConfigError, TaskError
 from turnscale.gates.batches import random_batch
 from turnscale.methods import Sampling
 from turnscale.train import sampling, state
-from turnscale.train.loop import Trainer
 from turnscale.train.sampling import Source, dynamic, entropy_rises, independent, varied_groups
+from turnscale.train.trainer import Trainer
 
 TIMES = {"row_tokens_per_second", "step_seconds"}
 

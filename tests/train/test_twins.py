@@ -14,7 +14,7 @@ from turnscale.agent.adapter import activate, critic_parameters
 from turnscale.errors import ConfigError
 from turnscale.methods import load_method
 from turnscale.train import state
-from turnscale.train.loop import Trainer
+from turnscale.train.trainer import Trainer
 from turnscale.train.twins import read_twins
 
 

@@ -11,8 +11,9 @@ from tests.train.setting import Setting
 from turnscale.agent import forward
 from turnscale.agent.adapter import base_model, effective_weights
 from turnscale.config.schema import Training
-from turnscale.train import loop, update
-from turnscale.train.loop import Trainer
+from turnscale.train import trainer as training
+from turnscale.train import update
+from turnscale.train.trainer import Trainer
 from turnscale.train.update import microbatches
 
 
@@ -37,11 +38,11 @@ def test_old_log_probabilities_cost_no_forward_pass_by_default(
 
         return read
 
-    monkeypatch.setattr(loop, "action_logprobs", counted("loop"))
+    monkeypatch.setattr(training, "action_logprobs", counted("trainer"))
     monkeypatch.setattr(update, "action_logprobs", counted("update"))
     trainer = Trainer(setting.run("grpo", steps=1, old_logp=source), setting.base, setting.panels, None)
     trainer.advance()
-    assert calls.count("loop") == (source == "trainer")
+    assert calls.count("trainer") == (source == "trainer")
     assert calls.count("update") == trainer.settings.epochs * trainer.settings.minibatches
     (gap,) = [value for _, name, value in trainer.metrics if name == "rollout_gap"]
     assert 0 < gap <= 3e-5, "they are used because they agree with the trainer's"

@@ -20,7 +20,7 @@ from turnscale.envs.panels import Panels
 from turnscale.gates.identities import GateResult
 from turnscale.seeding import torch_stream
 from turnscale.study import Run
-from turnscale.train.loop import Trainer
+from turnscale.train.trainer import Trainer
 
 LOGP_TOLERANCE = 3e-5
 """Largest gap of a token's log-probability between sampler and trainer, in nats (float32)."""

@@ -35,7 +35,8 @@ from turnscale.envs.registry import FamilyConfig, load_family
 from turnscale.errors import ConfigError
 from turnscale.seeding import fix_threads
 from turnscale.study import Run
-from turnscale.train.loop import Around, deferred_stop, train_run
+from turnscale.train.loop import deferred_stop, train_run
+from turnscale.train.trainer import Around
 from turnscale.train.warmup import open_base
 
 

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.mutate import spoilt
-from turnscale.cli import _one_line
-from turnscale.errors import TurnscaleError
+from turnscale.errors import TurnscaleError, complaint
 
 CASES = int(os.environ.get("TURNSCALE_FUZZ_CASES", "25"))
 """Cases of each target; 2,000 in ``make test-fuzz``."""
@@ -81,7 +80,7 @@ def check_words(error: TurnscaleError) -> None:
     assert error.problem.strip(), error
     assert error.remedy is None or error.problem.endswith((".", "?")), str(error)
     assert str(error).count("Remedy:") <= 1, str(error)
-    line = _one_line(str(error))
+    line = complaint(error)
     assert line.isprintable()
     assert len(line) < 3000, line[:500]
     line.encode()

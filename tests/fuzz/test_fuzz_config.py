@@ -40,8 +40,7 @@ def plan_of(root: Path, study: str, scale: str) -> None:
         return
     resolved = resolve(study, scale, root=root)
     products = Products(resolved)
-    for name in resolved.study.tables:
-        products.definition_hash("tables", name)
+    assert products.definition_hash("tables") and products.definition_hash("figures")
     assert products.study_hash and products.published_files is not None
 
 

@@ -5,8 +5,9 @@
 A row-token is one token of one unfinished row, prompts and observations included. Two workloads: ``even``, where all
 rows have the same turns, against one ``generate`` call of the same length (which could not play the turns); and
 ``ragged`` episodes, against ``generate`` called once per turn on left-padded histories, the usual way to play many
-turns with it. Everything samples from the full softmax. Times are CPU seconds of the one thread, and repeats are
-interleaved, so that a busy machine disturbs little and every contender alike; medians are printed with the range.
+turns with it. Rows of the table are of the decoder that ``auto`` takes. Everything samples from the full softmax.
+Times are CPU seconds of the one thread, and repeats are interleaved, so that a busy machine disturbs little and every
+contender alike; medians are printed with the range.
 
 The bound is the time of a decode step's matrix products alone (queries, keys and values, heads' output, gate and up,
 down, in every layer, and the output matrix) at the same batch, one after the other into preallocated tensors; its
@@ -36,7 +37,7 @@ from turnscale.agent import transformer
 from turnscale.agent.adapter import Agent, attach, merged_weights, policy_parameters
 from turnscale.agent.checkpoint import load, make_local, save
 from turnscale.agent.config import Architecture, ModelConfig
-from turnscale.agent.decode import make_decoder, merged_model
+from turnscale.agent.decode import best_kind, make_decoder, merged_model
 from turnscale.agent.episode import Prefix
 from turnscale.agent.rollout import Rollouts, rollout
 from turnscale.envs.protocol import Limits, Step, Task
@@ -87,6 +88,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     agent = make_agent(args.experts)
+    own = f"rollout {best_kind(agent.model)}"
     report: dict[str, object] = {"experts": args.experts}
     rows: list[Row] = []
     for ragged in (False, True):
@@ -101,13 +103,13 @@ def main() -> None:
                     f"{workload:6s} batch {batch:4d}  {name:20s} {middle[name]:8.0f} row-tokens/s "
                     f"({min(values):.0f}-{max(values):.0f})  {against[0]:5.2f} x merged {against[1]:5.2f} x adapter"
                 )
-            ours = middle["rollout fused"]
+            ours = middle[own]
             for peer in ("generate, adapter", "generate, merged"):
                 turns = "multi-turn" if ragged else "single-turn"
                 name = f"rollout, {turns}, batch {batch}, against {peer}"
                 rows.append(Row(name, "row-tokens/s", ours, middle[peer], ours / middle[peer], 3.0))
             if not args.experts and not ragged:
-                rows += shares(agent, batch, rates["rollout fused"], report)
+                rows += shares(agent, batch, rates[own], report)
     rows += shared(agent, args.repeats)
     for row in rows:
         print(
@@ -159,6 +161,8 @@ def measure(agent: Agent, batch: int, repeats: int, ragged: bool) -> dict[str, l
         "rollout hf-merged": lambda: play("hf-merged"),
         "rollout fused": lambda: play("fused"),
     }
+    if best_kind(agent.model) == "compiled":
+        contenders["rollout compiled"] = lambda: play("compiled")
     return paired(contenders, repeats)
 
 
@@ -270,7 +274,7 @@ def shared(agent: Agent, repeats: int, prompts: int = 16, members: int = 8) -> l
     limits = Limits(max_turns=7, max_turn_tokens=10, max_tokens=150)
 
     def play(share: bool, words: int, prefixes: list[Prefix] | None = None, keep: bool = False) -> Rollouts:
-        decoder = make_decoder(agent.model, "policy", "fused")
+        decoder = make_decoder(agent.model, "policy")
         generator = torch.Generator().manual_seed(1)
         return rollout(
             decoder, agent.chat, lambda: Chatter(True, words), tasks, seeds, limits, generator,

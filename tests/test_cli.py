@@ -70,6 +70,7 @@ def test_jobs_are_documented_though_hidden() -> None:
 def test_the_command_line_and_a_plan_load_no_heavy_library(program: str, allowed: set[str]) -> None:
     heavy = {
         "torch",
+        "numba",
         "transformers",
         "peft",
         "mlflow",
@@ -96,7 +97,17 @@ def test_the_command_line_and_a_plan_load_no_heavy_library(program: str, allowed
 )
 def test_a_command_loads_only_what_it_needs(arguments: list[str], allowed: set[str], tmp_path: Path) -> None:
     (tmp_path / "configs").symlink_to(PROJECT / "configs")
-    heavy = ["torch", "transformers", "peft", "mlflow", "snakemake", "pandas", "pyarrow", "matplotlib"]
+    heavy = [
+        "torch",
+        "numba",
+        "transformers",
+        "peft",
+        "mlflow",
+        "snakemake",
+        "pandas",
+        "pyarrow",
+        "matplotlib",
+    ]
     heavy += ["numpy", "scipy", "scipy.stats"]
     program = (
         f"import sys\nsys.argv = ['turnscale', *{arguments!r}]\nfrom turnscale.cli import main\n"

@@ -76,7 +76,7 @@ def test_decoders_agree_with_each_other_and_with_the_full_forward(
     made = agent(kind)
     base = base_weights_hash(made.model)
     full = expected(merged_model(made.model, adapter), ids)
-    for decoder in ("fused", "hf", "hf-merged"):
+    for decoder in ("fused", "hf", "hf-merged", *(["compiled"] if kind == "dense" else [])):
         assert largest_difference(feed(make_decoder(made.model, adapter, decoder), ids), full) < 1e-5
     assert base_weights_hash(made.model) == base
 
@@ -121,6 +121,8 @@ def test_fused_equals_the_module_path_over_the_layout(
         else:
             parameter.data.normal_(0.0, 0.15)
     assert largest_difference(feed(make_decoder(made, None, "fused"), ids), expected(made, ids)) < 1e-5
+    if "Moe" not in type(made).__name__:
+        assert largest_difference(feed(make_decoder(made, None, "compiled"), ids), expected(made, ids)) < 1e-5
 
 
 def test_a_decoder_is_a_snapshot_until_the_next_one_is_made(agent: Make, ids: torch.Tensor) -> None:

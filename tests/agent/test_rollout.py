@@ -237,7 +237,7 @@ def test_the_seed_alone_decides(agent: Make, kind: str) -> None:
 def test_compaction_and_decoder_do_not_change_what_is_sampled(agent: Make, kind: str) -> None:
     made = agent(kind)
     reference = play(made, compaction=0.0)
-    for decoder, share in (("fused", 0.5), ("fused", 1.0), ("hf", 0.8), ("hf-merged", 0.0)):
+    for decoder, share in (("fused", 0.5), ("auto", 1.0), ("hf", 0.8), ("hf-merged", 0.0)):
         other = play(made, decoder, compaction=share)
         assert equal(reference, other, except_logp=True)
         gap = (reference.batch.logp_rollout - other.batch.logp_rollout).abs().max()

@@ -46,14 +46,14 @@ def alone(found: list[Agent], kind: str) -> list[list[Tensor]]:
     return [play(make_decoder(agent.model, "policy", kind), seed) for seed, agent in enumerate(found)]
 
 
-@pytest.mark.parametrize("kind", ["dense", "moe"])
+@pytest.mark.parametrize(("model", "kind"), [("dense", "compiled"), ("dense", "fused"), ("moe", "fused")])
 def test_stacked_decoding_gives_the_bits_of_decoding_alone(
-    checkpoint: Callable[[str], Checkpoint], kind: str
+    checkpoint: Callable[[str], Checkpoint], model: str, kind: str
 ) -> None:
-    found = agents(checkpoint(kind))
+    found = agents(checkpoint(model))
 
     def together(seed: int) -> Callable[[Strand], list[Tensor]]:
-        return lambda strand: play(StackedDecoder(strand, found[seed].model, "policy"), seed)
+        return lambda strand: play(StackedDecoder(strand, found[seed].model, "policy", kind), seed)
 
     joint: list[int] = []
 
@@ -63,7 +63,7 @@ def test_stacked_decoding_gives_the_bits_of_decoding_alone(
         return answers
 
     outcomes = run_together([together(seed) for seed in range(len(SIZES))], answer)
-    for seen, outcome in zip(alone(found, "fused"), outcomes, strict=True):
+    for seen, outcome in zip(alone(found, kind), outcomes, strict=True):
         assert outcome.error is None
         assert all(torch.equal(*pair) for pair in zip(seen, outcome.result, strict=True))
     assert max(joint) == 3, "the policies went together at all"

@@ -16,7 +16,8 @@ The interface the training loop uses (each name is importable from its module)::
     adapter.load_adapter(agent, directory, which="policy")  into the attached adapter, in place
     adapter.merged_weights(model, adapter) -> dict[str, Tensor]   fresh tensors, the base is never touched
 
-    decode.make_decoder(model, adapter: str | None = "policy", kind="auto"|"fused"|"hf"|"hf-merged") -> Decoder
+    decode.make_decoder(model, adapter: str | None = "policy", kind="auto") -> Decoder
+        Kinds: auto, compiled, fused, hf, hf-merged.
         Cheap: call it after every optimiser step. adapter=None decodes the frozen base.
 
     rollout.rollout(decoder, chat, make_env, tasks, seeds, limits, generator, *, temperature=1.0,

@@ -95,6 +95,28 @@ class FusedDecoder:
         self._cache: transformer.Cache | None = None
         self.device = model.device
 
+    @property
+    def network(self) -> transformer.Network:
+        """The merged weights; there are some after ``start``."""
+        assert self._network is not None, "start comes first"
+        return self._network
+
+    @property
+    def cache(self) -> transformer.Cache:
+        """Keys and values; there are some after ``start``."""
+        assert self._cache is not None, "start comes first"
+        return self._cache
+
+    @property
+    def max_len(self) -> int:
+        """Tokens per row there is room for."""
+        return len(self.network.rotation)
+
+    @property
+    def length(self) -> int:
+        """Tokens per row held so far."""
+        return self.cache.length
+
     @torch.inference_mode()
     def start(self, batch: int, max_len: int) -> None:
         """Allocate the cache."""
@@ -104,37 +126,63 @@ class FusedDecoder:
     @torch.inference_mode()
     def step(self, tokens: Tensor) -> Tensor:
         """[B, n] -> [B, V], see :class:`Decoder`."""
-        assert self._network is not None, "start comes first"
-        hidden = transformer.hidden_states(self._network, tokens, self._cache)
-        return transformer.logits(self._network, hidden[:, -1])
+        hidden = transformer.hidden_states(self.network, tokens, self.cache)
+        return transformer.logits(self.network, hidden[:, -1])
 
     @torch.inference_mode()
     def compact(self, rows: Tensor) -> None:
         """Go on with ``rows``."""
-        if self._cache is not None:
-            self._cache.keep(rows)
+        self.cache.keep(rows)
 
 
 def make_decoder(
     model: PreTrainedModel | PeftModel, adapter: str | None = "policy", kind: str = "auto"
-) -> FusedDecoder | HFDecoder:
+) -> Decoder:
     """A decoder for the model as it is now; make a new one after each optimiser step.
 
     Args:
         model: the plain or adapted model.
         adapter: ``policy``, ``critic`` or None for the frozen base.
-        kind: ``fused``, ``hf`` (adapter unmerged), ``hf-merged``, or ``auto``: fused for small models of a known
-            layout and hf elsewhere. Fused holds the weights twice more, which small models do not notice.
+        kind: ``compiled``, ``fused``, ``hf`` (adapter unmerged), ``hf-merged``, or ``auto``: see :func:`best_kind`.
+            Compiled and fused hold the weights twice more, which small models do not notice.
     """
     if kind == "auto":
-        kind = "fused" if transformer.worthwhile(model.config) else "hf"
+        kind = best_kind(model)
+    if kind == "compiled":
+        from turnscale.agent.compiled import CompiledDecoder  # its imports are for those who decode with it
+
+        return CompiledDecoder(model, adapter)
     if kind == "fused":
         return FusedDecoder(model, adapter)
     if kind in ("hf", "hf-merged"):
         return HFDecoder(model, adapter, merged=kind == "hf-merged")
     raise CheckpointError(
-        f"no decoder is called {kind}", key="decoder", remedy="auto, fused, hf or hf-merged"
+        f"no decoder is called {kind}", key="decoder", remedy="auto, compiled, fused, hf or hf-merged"
     )
+
+
+def best_kind(model: PreTrainedModel | PeftModel) -> str:
+    """The decoder of a model, by its configuration, dtype and device alone.
+
+    Compiled for small dense models in float32 on a CPU, fused for other small ones of a known layout, else hf.
+    """
+    if not transformer.worthwhile(model.config):
+        return "hf"
+    return "fused" if uncompiled(model) else "compiled"
+
+
+def uncompiled(model: PreTrainedModel | PeftModel) -> str | None:
+    """Why the compiled decoder does not take a model, or None when it does."""
+    reason = transformer.unsupported(model.config)
+    if reason is not None:
+        return reason
+    if transformer.shape_of(model.config).experts_per_token:
+        return "experts"
+    if model.device.type != "cpu":
+        return f"the device {model.device}"
+    if base_model(model).dtype != torch.float32:
+        return f"the type {base_model(model).dtype}"
+    return None
 
 
 def merged_model(model: PreTrainedModel | PeftModel, adapter: str | None) -> PreTrainedModel:

@@ -4,24 +4,27 @@ Norms, rotations, activations and residuals act on each row by itself, so the ro
 one batch. A matrix product or an attention may give other last bits for another number of rows, and a last bit can
 turn a sampled token, after which the trajectories differ. Those are therefore done block by block, one policy's rows
 at a time, in the shapes that the policy has alone; and policies go together only where they are at one position and
-have as many tokens to consume.
+have as many tokens to consume. Compiled steps have no overhead to share and are taken one policy at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from peft import PeftModel
 from torch import Tensor
 
 from turnscale.agent import transformer
-from turnscale.agent.decode import FusedDecoder
+from turnscale.agent.decode import FusedDecoder, make_decoder
 from turnscale.agent.kernels import linear, swiglu
 from turnscale.agent.lockstep import Strand
 from turnscale.agent.transformer import Cache, Layer, Network, Shape, added
+
+if TYPE_CHECKING:
+    from turnscale.agent.compiled import CompiledDecoder
 
 
 @dataclass(frozen=True)
@@ -78,44 +81,47 @@ class StackedCache:
             cache.advance(n)
 
 
-class StackedDecoder(FusedDecoder):
-    """A fused decoder that takes its steps together with those of the other strands."""
+class StackedDecoder:
+    """A fused or compiled decoder that takes its steps together with those of the other strands.
 
-    def __init__(self, strand: Strand, model: PeftModel, adapter: str | None) -> None:
-        super().__init__(model, adapter)
+    Attributes:
+        inner: the decoder that the policy has alone.
+    """
+
+    def __init__(self, strand: Strand, model: PeftModel, adapter: str | None, kind: str = "auto") -> None:
         self._strand = strand
+        self.inner = cast("FusedDecoder | CompiledDecoder", make_decoder(model, adapter, kind))
+        self.device = self.inner.device
+
+    def start(self, batch: int, max_len: int) -> None:
+        """Begin anew, see :class:`turnscale.agent.decode.Decoder`."""
+        self.inner.start(batch, max_len)
 
     def step(self, tokens: Tensor) -> Tensor:
         """[B, n] -> [B, V], see :class:`turnscale.agent.decode.Decoder`."""
         return cast(Tensor, self._strand.ask((self, tokens)))
 
-    @property
-    def network(self) -> Network:
-        """The merged weights of this policy; there are some after ``start``."""
-        assert self._network is not None, "start comes first"
-        return self._network
-
-    @property
-    def cache(self) -> Cache:
-        """Its keys and values; there are some after ``start``."""
-        assert self._cache is not None, "start comes first"
-        return self._cache
+    def compact(self, rows: Tensor) -> None:
+        """Go on with ``rows``."""
+        self.inner.compact(rows)
 
 
 @torch.inference_mode()
 def step_together(asked: list[Any]) -> dict[int, Tensor]:
     """Answers the steps (:class:`StackedDecoder`, tokens) that are furthest behind and of one shape.
 
-    The others wait until these have caught up with them.
+    The others wait until these have caught up with them. Compiled decoders take theirs in turn: there is no overhead
+    in them to share.
     """
-    position = min(decoder.cache.length for decoder, _ in asked)
-    kinds = [(d.cache.length, tokens.shape[1], len(d.network.rotation)) for d, tokens in asked]
+    position = min(decoder.inner.length for decoder, _ in asked)
+    kinds = [(d.inner.length, tokens.shape[1], d.inner.max_len) for d, tokens in asked]
     first = next(kind for kind in kinds if kind[0] == position)
     chosen = [index for index, kind in enumerate(kinds) if kind == first]
-    decoders = [asked[index][0] for index in chosen]
+    decoders = [asked[index][0].inner for index in chosen]
     tokens = [asked[index][1] for index in chosen]
-    if len(chosen) == 1:
-        return {chosen[0]: FusedDecoder.step(decoders[0], tokens[0])}
+    if len(chosen) == 1 or not all(isinstance(decoder, FusedDecoder) for decoder in decoders):
+        steps = zip(chosen, decoders, tokens, strict=True)
+        return {index: decoder.step(part) for index, decoder, part in steps}
     rows = [len(part) for part in tokens]
     network = stacked([decoder.network for decoder in decoders], [n * first[1] for n in rows])
     cache = StackedCache([decoder.cache for decoder in decoders], rows)

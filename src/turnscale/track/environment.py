@@ -20,6 +20,7 @@ PACKAGES = (
     "pandas",
     "pyarrow",
     "scipy",
+    "numba",
     "torch",
     "transformers",
     "tokenizers",

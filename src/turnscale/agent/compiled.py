@@ -6,10 +6,8 @@ The machine code is made at the first step ever taken on a machine, which takes 
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg.cython_blas  # noqa: F401  loads the library of the compiled products
 import torch
 from peft import PeftModel
-from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -23,9 +21,6 @@ LANES = 16
 """Rows are rounded up to a multiple of this, the float32 numbers of the widest vector."""
 MOST_COLUMNS = 512
 """Tokens of all rows that are done at once where a step has several per row."""
-
-# The products are too small for threads, and their last bits would depend on the number of them.
-ThreadpoolController().limit(limits=1, user_api="blas")
 
 
 class CompiledDecoder:
@@ -140,6 +135,6 @@ def scratch(shape: transformer.Shape, arrays: Weights, batch: int, max_len: int)
         own=zeros(found * rows),
         both=zeros(max(2 * inner, width) * columns),
         size=zeros(columns),
-        scores=zeros(shape.heads // shape.kv_heads, max_len, rows),
+        scores=zeros(max_len, rows),
         logits=zeros(len(arrays.head) * rows),
     )

@@ -1,9 +1,12 @@
 """The forward pass of :mod:`turnscale.agent.transformer` as machine code: dense models, float32, one CPU thread.
 
 At widths of some hundred a decode step is bound by the number of tensor operations rather than by arithmetic. Here a
-step is one call. Arrays are feature-major, [features, columns], a column being a row's token, so that every loop runs
-over columns and nothing is ever summed across them: but for the matrix products (BLAS) a column's numbers do not
-depend on its neighbours. Columns past the last row fill up a vector; what they hold is never read.
+step is one call. Arrays are feature-major, [features, columns], a column being a row's token, so that every inner loop
+runs over columns and nothing is ever summed across them: what a row gets depends neither on its neighbours nor on how
+many they are. Columns past the last row fill up a vector; what they hold is never read.
+
+Products and attention go four by four: as many sums as stay in registers, and the most that the compiler turns into
+vector instructions.
 
 Every operation is rounded as written, with multiply-adds where they are asked for and nowhere else: no fast-math flag
 leaves a choice to the compiler, which would make another one where the code is compiled anew or taken from disk. And
@@ -81,7 +84,7 @@ class Scratch(NamedTuple):
     """Flat working memory for C columns at most, B of them rows.
 
     Numbers in each: stream and inner H C, wide (heads + 2 kv_heads) D C and found heads D C, one and own as much for
-    B columns, both 2 F C, size C, logits V B. ``scores`` is [heads / kv_heads, T, B].
+    B columns, both 2 F C, size C, logits V B. ``scores`` is [T, B].
     """
 
     stream: Array
@@ -127,6 +130,37 @@ def exponential(x: Any) -> Any:
 
 
 @machine_code()
+def product(weight: Array, x: Array, out: Array) -> None:
+    """out = weight x, of [O, I] and [I, C]: four outputs at a time, so that what is read of x serves all four."""
+    outputs, inputs = weight.shape
+    columns = x.shape[1]
+    for o in range(outputs):
+        for c in range(columns):
+            out[o, c] = 0
+    for block in range(outputs // 4):
+        o = 4 * block
+        out0, out1, out2, out3 = out[o], out[o + 1], out[o + 2], out[o + 3]
+        for four in range(inputs // 4):
+            for c in range(columns):
+                sum0, sum1, sum2, sum3 = out0[c], out1[c], out2[c], out3[c]
+                for i in range(4):
+                    here = x[4 * four + i, c]
+                    sum0 = fma(weight[o, 4 * four + i], here, sum0)
+                    sum1 = fma(weight[o + 1, 4 * four + i], here, sum1)
+                    sum2 = fma(weight[o + 2, 4 * four + i], here, sum2)
+                    sum3 = fma(weight[o + 3, 4 * four + i], here, sum3)
+                out0[c], out1[c], out2[c], out3[c] = sum0, sum1, sum2, sum3
+        for rest in range(o, o + 4):
+            for i in range(inputs // 4 * 4, inputs):
+                for c in range(columns):
+                    out[rest, c] = fma(weight[rest, i], x[i, c], out[rest, c])
+    for o in range(outputs // 4 * 4, outputs):
+        for i in range(inputs):
+            for c in range(columns):
+                out[o, c] = fma(weight[o, i], x[i, c], out[o, c])
+
+
+@machine_code()
 def normalise(x: Array, out: Array, size: Array, floor: float) -> None:
     """out = x / sqrt(sum of squares + floor) over the features of [H, C]."""
     features, columns = x.shape
@@ -164,40 +198,63 @@ def rotate(x: Array, size: Array, gain: Array, cos: Array, sin: Array, floor: fl
 def attend(
     query: Array, keys: Array, values: Array, found: Array, scores: Array, size: Array, held: int
 ) -> None:
-    """Attention of the queries [G, D, B] of one key-value head over the ``held`` first positions of its keys and
-    values [T, D, B or more]; found is as the query."""
-    group, dim, rows = query.shape
+    """Attention of one head's queries [D, B] over the ``held`` first positions of its keys and values
+    [T, D, B or more]; found is as the query."""
+    compare(query, keys, scores, held)
+    softmax(scores, size, held, query.shape[1])
+    collect(scores, values, found, held)
+
+
+@machine_code()
+def compare(query: Array, keys: Array, scores: Array, held: int) -> None:
+    """scores [T, B] = query keys over the features, four positions at a time, for :func:`attend`."""
+    dim, rows = query.shape
     for t in range(held):
-        for g in range(group):
+        for b in range(rows):
+            scores[t, b] = 0
+    for block in range(held // 4):
+        t = 4 * block
+        scores0, scores1, scores2, scores3 = scores[t], scores[t + 1], scores[t + 2], scores[t + 3]
+        keys0, keys1, keys2, keys3 = keys[t], keys[t + 1], keys[t + 2], keys[t + 3]
+        for four in range(dim // 4):
             for b in range(rows):
-                scores[g, t, b] = 0
-            for block in range(dim // 16):
+                sum0, sum1, sum2, sum3 = scores0[b], scores1[b], scores2[b], scores3[b]
+                for i in range(4):
+                    here = query[4 * four + i, b]
+                    sum0 = fma(keys0[4 * four + i, b], here, sum0)
+                    sum1 = fma(keys1[4 * four + i, b], here, sum1)
+                    sum2 = fma(keys2[4 * four + i, b], here, sum2)
+                    sum3 = fma(keys3[4 * four + i, b], here, sum3)
+                scores0[b], scores1[b], scores2[b], scores3[b] = sum0, sum1, sum2, sum3
+        for rest in range(t, t + 4):
+            for d in range(dim // 4 * 4, dim):
                 for b in range(rows):
-                    total = np.float32(0)
-                    for d in range(16):
-                        total = fma(query[g, 16 * block + d, b], keys[t, 16 * block + d, b], total)
-                    scores[g, t, b] += total
-            for d in range(dim // 16 * 16, dim):
-                for b in range(rows):
-                    scores[g, t, b] = fma(query[g, d, b], keys[t, d, b], scores[g, t, b])
-    for g in range(group):
-        softmax(scores[g], size, held, rows)
+                    scores[rest, b] = fma(keys[rest, d, b], query[d, b], scores[rest, b])
+    for t in range(held // 4 * 4, held):
         for d in range(dim):
             for b in range(rows):
-                found[g, d, b] = 0
-    for block in range(held // 8):
-        for g in range(group):
-            for d in range(dim):
-                for b in range(rows):
-                    total = np.float32(0)
-                    for t in range(8):
-                        total = fma(scores[g, 8 * block + t, b], values[8 * block + t, d, b], total)
-                    found[g, d, b] += total
-    for t in range(held // 8 * 8, held):
-        for g in range(group):
-            for d in range(dim):
-                for b in range(rows):
-                    found[g, d, b] = fma(scores[g, t, b], values[t, d, b], found[g, d, b])
+                scores[t, b] = fma(keys[t, d, b], query[d, b], scores[t, b])
+
+
+@machine_code()
+def collect(scores: Array, values: Array, found: Array, held: int) -> None:
+    """found [D, B] = scores values over the positions, four at a time, for :func:`attend`."""
+    dim, rows = found.shape
+    for d in range(dim):
+        for b in range(rows):
+            found[d, b] = 0
+    for block in range(held // 4):
+        t = 4 * block
+        for d in range(dim):
+            for b in range(rows):
+                total = fma(scores[t, b], values[t, d, b], found[d, b])
+                total = fma(scores[t + 1, b], values[t + 1, d, b], total)
+                total = fma(scores[t + 2, b], values[t + 2, d, b], total)
+                found[d, b] = fma(scores[t + 3, b], values[t + 3, d, b], total)
+    for t in range(held // 4 * 4, held):
+        for d in range(dim):
+            for b in range(rows):
+                found[d, b] = fma(scores[t, b], values[t, d, b], found[d, b])
 
 
 @machine_code()
@@ -293,7 +350,7 @@ def forward(
                 x[h, j * rows + b] = weights.embedding[ids[j, b], h]
     for layer in range(layers):
         normalise(x, inner, size, floor)
-        np.dot(weights.qkv[layer], inner, wide)
+        product(weights.qkv[layer], inner, wide)
         shift(wide, weights.qkv_bias[layer])
         for j in range(n):
             if n == 1:
@@ -308,18 +365,18 @@ def forward(
             for h in range(kv_heads):
                 place(one[heads + h], keys[layer, h, here])
                 place(one[heads + kv_heads + h], values[layer, h, here])
-                mine = slice(h * group, (h + 1) * group)
-                attend(one[mine], keys[layer, h], values[layer, h], own[mine], scratch.scores, size, here + 1)
+                for q in range(h * group, (h + 1) * group):
+                    attend(one[q], keys[layer, h], values[layer, h], own[q], scratch.scores, size, here + 1)
             if n > 1:
                 put(own.reshape(heads * dim, rows), found, j)
-        np.dot(weights.out[layer], found, inner)
+        product(weights.out[layer], found, inner)
         shift(inner, weights.out_bias[layer])
         add(x, inner)
         normalise(x, inner, size, floor)
-        np.dot(weights.gate_up[layer], inner, both)
+        product(weights.gate_up[layer], inner, both)
         shift(both, weights.gate_up_bias[layer])
         swiglu(gate, up)
-        np.dot(weights.down[layer], gate, inner)
+        product(weights.down[layer], gate, inner)
         shift(inner, weights.down_bias[layer])
         add(x, inner)
     last = scratch.both[: width * rows].reshape(width, rows)
@@ -327,7 +384,7 @@ def forward(
     final = scratch.inner[: width * rows].reshape(width, rows)
     normalise(last, final, size, floor)
     logits = scratch.logits[: weights.head.shape[0] * rows].reshape(weights.head.shape[0], rows)
-    np.dot(weights.head, final, logits)
+    product(weights.head, final, logits)
 
 
 @machine_code()

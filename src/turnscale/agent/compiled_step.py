@@ -1,9 +1,9 @@
 """The forward pass of :mod:`turnscale.agent.transformer` as machine code: dense models, float32, one CPU thread.
 
 At widths of some hundred a decode step is bound by the number of tensor operations rather than by arithmetic. Here a
-step is one call. Arrays are feature-major, [features, columns], a column being a row's token, so that every inner loop
-runs over columns and nothing is ever summed across them: what a row gets depends neither on its neighbours nor on how
-many they are. Columns past the last row fill up a vector; what they hold is never read.
+step is one call. Arrays are feature-major, [features, columns], a column being a row's token. Every inner loop runs
+over columns and nothing is ever summed across them: what a row gets depends neither on its neighbours nor on how many
+they are. Columns past the last row fill up a vector; what they hold is never read.
 
 Products and attention go four by four: as many sums as stay in registers, and the most that the compiler turns into
 vector instructions.

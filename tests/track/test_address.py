@@ -136,9 +136,11 @@ def test_what_is_no_address_says_what_to_give(uri: str, words: str, monkeypatch:
 class OneExperiment(BaseHTTPRequestHandler):
     """As much of MLflow's interface as connecting needs."""
 
+    code, text = 200, json.dumps({"experiment": {"experiment_id": "7", "name": "turnscale"}})
+
     def do_GET(self) -> None:
-        body = json.dumps({"experiment": {"experiment_id": "7", "name": "turnscale"}}).encode()
-        self.send_response(200)
+        body = self.text.encode()
+        self.send_response(self.code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -148,13 +150,40 @@ class OneExperiment(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, "You are not authenticated.", "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+        (403, "Permission denied", "allow this user to edit"),
+        (403, "Invalid Host header - possible DNS rebinding attack detected", "--allowed-hosts"),
+    ],
+)
+def test_a_server_that_asks_for_a_password_is_answered_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, body: str, words: str
+) -> None:
+    class Refusing(OneExperiment):
+        code, text = status, body
+
+    port = free_port()
+    monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{port}")
+    for patient in (False, True):
+        with coming_up(port, 0.0, Refusing):
+            start = time.monotonic()
+            with pytest.raises(TrackingError, match=words) as caught:
+                connect(tmp_path, patient)
+            assert time.monotonic() - start < 10
+            assert caught.value.reason == "access denied"
+
+
 @contextmanager
-def coming_up(port: int, seconds: float) -> Iterator[None]:
+def coming_up(
+    port: int, seconds: float, handler: type[BaseHTTPRequestHandler] = OneExperiment
+) -> Iterator[None]:
     """A server on loopback that begins to listen after some seconds."""
     servers: list[HTTPServer] = []
 
     def serve() -> None:
-        servers.append(HTTPServer(("127.0.0.1", port), OneExperiment))
+        servers.append(HTTPServer(("127.0.0.1", port), handler))
         servers[0].serve_forever()
 
     timer = threading.Timer(seconds, serve)

@@ -137,6 +137,35 @@ def test_a_run_that_was_made_but_not_answered_for_is_not_made_twice(
     assert (found.info.run_id, found.info.status, log.attempt) == (log.run_id, "FINISHED", 1)
 
 
+def test_a_lost_race_is_settled_where_a_user_may_write_but_not_delete(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes search together and both create a run; the loser may not remove its own."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+
+    def denied(self: MlflowClient, run_id: str) -> None:
+        raise MlflowException("API request failed with error code 403 != 200.", error_code=PERMISSION_DENIED)
+
+    run, find, looks = arm("race"), claim.find, []
+
+    def first_sees_nothing(client: MlflowClient, experiment: str, key: str) -> list[Any]:
+        looks.append(key)
+        return [] if len(looks) == 1 else find(client, experiment, key)
+
+    client, experiment = connect(root)
+    winner = client.create_run(experiment, tags={"turnscale.key": run.key, claim.TICKET: "1"}).info.run_id
+    monkeypatch.setattr(claim, "find", first_sees_nothing)
+    monkeypatch.setattr(MlflowClient, "delete_run", denied)
+    with open_run(run, SPEC.value, {}, root) as log:
+        log.finish()
+    assert log.run_id == winner
+    superseded = {found.info.run_id: found.data.tags.get(claim.SUPERSEDED) for found in stored(root, run)}
+    assert superseded.pop(winner) is None
+    assert list(superseded.values()) == [winner]
+
+
 def test_changed_params_under_one_key_are_refused(root: Path) -> None:
     run = arm("changed")
     with open_run(run, SPEC.value, {}, root) as log:

@@ -4,7 +4,7 @@ A tracking store has no "create unless it is there". Searching and then creating
 together create two runs, and start times of two machines do not say which was first. Here each creator
 announces itself by its run, then takes a ticket one above all it sees (Lamport's bakery), and waits until every
 announced run has one. The lowest ticket is the run of that key for everybody; the others are deleted by those
-who created them, empty.
+who created them, empty, or superseded where the server lets them write only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from turnscale.errors import TrackingError
+from turnscale.track.refusal import FORBIDDEN
 from turnscale.track.retry import insist
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def claim(
             if run.info.run_id not in (mine, chosen.info.run_id):  # its creator removes it, unless it is dead
                 _supersede(client, run.info.run_id, chosen.info.run_id)
         if mine is not None and mine != chosen.info.run_id:
-            _unless_gone(client, mine, lambda run_id: client.delete_run(run_id), "remove an empty run")
+            _remove(client, mine, chosen.info.run_id)
         return chosen, chosen.info.run_id == mine
 
 
@@ -133,6 +134,16 @@ def _ticket(run: StoredRun) -> int | None:
 def _supersede(client: MlflowClient, run_id: str, by: str) -> None:
     _mark(client, run_id, SUPERSEDED, by)
     _unless_gone(client, run_id, lambda run_id: client.set_terminated(run_id, "KILLED"), "close a run")
+
+
+def _remove(client: MlflowClient, run_id: str, by: str) -> None:
+    """Delete an empty run of one's own; a server that lets this user write but not delete has it superseded."""
+    try:
+        _unless_gone(client, run_id, lambda run_id: client.delete_run(run_id), "remove an empty run")
+    except TrackingError as error:
+        if error.reason != FORBIDDEN:
+            raise
+        _supersede(client, run_id, by)
 
 
 def _mark(client: MlflowClient, run_id: str, name: str, value: str) -> None:

@@ -19,17 +19,33 @@ ALLOWED = (
     "correct user, password and database in the address, or have the database's administrator allow them."
 )
 
+PASSWORD = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to what the server knows."
+PERMISSION = (
+    "have the server's administrator allow this user to edit, see docs/how-to/share-the-tracking-store.md; then run "
+    "the same command again: finished work is kept."
+)
+CERTIFICATE = (
+    "set MLFLOW_TRACKING_SERVER_CERT_PATH to the file of the server's certificate, or correct the address."
+)
+FORBIDDEN = "access denied"
+"""Reason of what the server does not let this user do."""
+HOST = "start the server with this name among its --allowed-hosts."
+
 Causes = Sequence[tuple[tuple[str, ...], str, str]]
 """Words of the store's errors, the reason they stand for, and what helps."""
 
 CAUSES: Causes = (
+    (("error code 401",), FORBIDDEN, PASSWORD),
+    (("Invalid Host header",), FORBIDDEN, HOST),
+    (("error code 403",), FORBIDDEN, PERMISSION),
+    (("certificate verify failed",), "certificate", CERTIFICATE),
     (("malformed", "not a database", "disk image"), "tracking store damaged", DAMAGED),
     (("disk is full", "disk I/O error", "No space left", "File too large", "Disk quota"), "disk full", FREE),
     (("readonly database", "Read-only file system", "Permission denied"), "not writable", WRITABLE),
 )
 LOGIN = ("authentication failed", "no password supplied", "no pg_hba.conf", "does not exist")
 DENIED: Causes = (
-    ((*LOGIN, "Access denied", "Unknown database", "Login failed"), "access denied", ALLOWED),
+    ((*LOGIN, "Access denied", "Unknown database", "Login failed"), FORBIDDEN, ALLOWED),
     (("Could not parse", "Can't load plugin"), "address", "correct the address."),
 )
 """What a database server, or the library in front of it, says for good: repeating does not change it."""

@@ -16,6 +16,8 @@ USELESS = (
     "RESOURCE_DOES_NOT_EXIST",
     "RESOURCE_ALREADY_EXISTS",
     "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "CUSTOMER_UNAUTHORIZED",
 )
 """Answers that repeating does not change."""
 

@@ -99,6 +99,9 @@ def last_count(log: Path) -> tuple[str, float]:
 def reproduce(plan: Plan, cores: str, targets: list[str], console: Console, pack: int = 1) -> int:
     """Run Snakemake for a plan, showing progress; its own output goes to a log file.
 
+    Where a finished input has to be made again, e.g. a checkpoint whose rule was edited, Snakemake makes that and
+    ends well, whatever else is missing. It is then run again.
+
     Args:
         plan: the study at a scale.
         cores: number of cores, or ``all``.
@@ -107,8 +110,23 @@ def reproduce(plan: Plan, cores: str, targets: list[str], console: Console, pack
         pack: seeds of a cell that share a process.
 
     Returns:
-        Snakemake's exit status; as shells tell it, 130 after Ctrl-C and 143 after SIGTERM.
+        Snakemake's exit status; as shells tell it, 130 after Ctrl-C and 143 after SIGTERM. 1 if it ends well
+        twice with the same outputs missing.
     """
+    products = Products(plan, pack=pack)
+    before: list[str] = []
+    while True:
+        status = _once(plan, cores, targets, console, pack)
+        missing = [] if status or targets else products.missing
+        if not missing:
+            return status
+        if missing == before:
+            console.print(f"The workflow ended well and {len(missing)} outputs are missing: {missing[0]} ...")
+            return 1
+        before = missing
+
+
+def _once(plan: Plan, cores: str, targets: list[str], console: Console, pack: int) -> int:
     log = plan.root / "logs" / plan.scale.scale / plan.study.study / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     settings = [f"study={plan.study.study}", f"scale={plan.scale.scale}", f"seeds={len(plan.seeds)}"]

@@ -118,6 +118,12 @@ class Products:
         """The study's claims ledger, if it has one."""
         return [] if self.plan.study.claims is None else [self.plan.study.claims]
 
+    @property
+    def missing(self) -> list[str]:
+        """The records, tables and figures that are not there."""
+        made = [*self.runs, *self.evaluations, *self.tidy, *self.tables, *self.figures, *self.audits]
+        return [path for path in made if not (self.plan.root / path).exists()]
+
     @cached_property
     def figures(self) -> list[str]:
         """Every figure in its two forms, and the table it is drawn from."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,23 @@ def test_a_lost_record_is_trained_again_although_the_tables_are_there(project: P
     (project.root / plan.run_path(plan.cells[1], 0)).unlink()
     jobs = project.dry_run()
     assert jobs["train"] == jobs["evaluate"] == 1
+
+
+def test_a_mark_of_a_killed_workflow_hides_no_missing_run(project: Project) -> None:
+    plan = project.plan()
+    project.finish(plan)
+    cell = next(cell for cell in plan.cells if cell.critic is not None)
+    for path in (plan.run_path(cell, 0), plan.evaluation_path(cell, 0)):
+        (project.root / path).unlink()
+    mark = (
+        project.root
+        / ".snakemake/incomplete"
+        / urlsafe_b64encode(str(plan.base_path(cell)).encode()).decode()
+    )
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text("{}")
+    jobs = project.dry_run()
+    assert jobs["train"] == jobs["evaluate"] == jobs["collect"] == 1 and "base" not in jobs
 
 
 def test_partial_tables_train_nothing(project: Project) -> None:

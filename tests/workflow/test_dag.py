@@ -151,7 +151,7 @@ def test_a_changed_definition_renders_its_kind_alone(project: Project) -> None:
 def test_a_wrong_study_is_one_clear_line(project: Project, edit: tuple[str, str], said: str) -> None:
     project.edit("configs/studies/mpo.yaml", *edit)
     done = project.snakemake("-n", "--config", "scale=tiny")
-    assert done.returncode == 1
+    assert done.returncode == 2
     text = done.stdout + done.stderr
     assert said in text
     assert "configs/studies/mpo.yaml" in text
@@ -243,5 +243,5 @@ def test_more_seeds_of_a_packed_study_train_the_new_ones_only(project: Project) 
 
 def test_a_pack_must_be_a_whole_number(project: Project) -> None:
     done = project.snakemake("-n", "--config", "scale=tiny", "pack=some")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "pack: must be a whole number of at least 1" in done.stdout + done.stderr

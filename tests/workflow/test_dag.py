@@ -244,4 +244,4 @@ def test_more_seeds_of_a_packed_study_train_the_new_ones_only(project: Project) 
 def test_a_pack_must_be_a_whole_number(project: Project) -> None:
     done = project.snakemake("-n", "--config", "scale=tiny", "pack=some")
     assert done.returncode == 2
-    assert "pack: must be a whole number of at least 1" in done.stdout + done.stderr
+    assert "pack: must be a whole number from 1 to 10000" in done.stdout + done.stderr

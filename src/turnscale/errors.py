@@ -6,6 +6,9 @@ from pathlib import Path
 
 from turnscale.masking import masked
 
+COMPLAINT = "turnscale: "
+"""How a line begins that says what is wrong and what to do."""
+
 
 def _sentence(text: str) -> str:
     """The text with a full stop, unless it ends with one or with a question mark."""
@@ -91,7 +94,7 @@ class StorageError(TurnscaleError):
 def complaint(error: TurnscaleError) -> str:
     """What a command prints before it exits with code 2: one line, without anything that would steer a terminal."""
     text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(str(error).split()))
-    return f"turnscale: {text}"
+    return f"{COMPLAINT}{text}"
 
 
 def reason_of(error: BaseException) -> str:

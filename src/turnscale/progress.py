@@ -20,12 +20,16 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from turnscale.errors import COMPLAINT
 from turnscale.planning import job_costs, remaining_costs
 from turnscale.study import Plan
 from turnscale.workflow import Products
 
 FRESH = 60.0
 """Seconds after which a log that says nothing new no longer counts as a job at work."""
+
+MOST_COMPLAINTS = 5
+"""Of more jobs that failed in different ways, the logs tell."""
 
 LAST_COUNT = re.compile(rb"([^\r\n|]*?):?\s+\d+%\|[^|\r\n]*\|\s*(\d+)/(\d+)\s")
 
@@ -132,6 +136,7 @@ def _once(plan: Plan, cores: str, targets: list[str], console: Console, pack: in
     settings = [f"study={plan.study.study}", f"scale={plan.scale.scale}", f"seeds={len(plan.seeds)}"]
     settings.append(f"pack={pack}")
     command = ["snakemake", *targets, "--cores", cores, "--config", *settings]
+    started = time.time()
     with log.open("wb") as handle, stoppable(command, plan.root, console, stdout=handle) as running:
         (_show if console.is_terminal else _tell)(plan, running.process, console, pack)
     status = running.process.wait()
@@ -142,10 +147,31 @@ def _once(plan: Plan, cores: str, targets: list[str], console: Console, pack: in
         console.print(
             f"\nThe workflow stopped with status {status}. The end of {log.relative_to(plan.root)}:\n"
         )
-        console.print(
-            "\n".join(log.read_text(errors="replace").splitlines()[-40:]), markup=False, highlight=False
-        )
+        _plain(console, log.read_text(errors="replace").splitlines()[-40:])
+        tell_complaints(log.parents[1], started, console)
     return status
+
+
+def _plain(console: Console, lines: Sequence[str]) -> None:
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def tell_complaints(logs: Path, since: float, console: Console) -> None:
+    """Print last of all what jobs refused and why, each once, with the log that says more.
+
+    Args:
+        logs: folder of the scale's logs.
+        since: seconds since the epoch; logs that were not written since are left out.
+        console: where to print.
+    """
+    said: dict[str, Path] = {}
+    for log in sorted(logs.rglob("*.log")):
+        if log.name != "snakemake.log" and log.stat().st_mtime >= since:
+            for line in log.read_text(errors="replace").splitlines():
+                if line.startswith(COMPLAINT):
+                    said.setdefault(line, log)
+    for line, log in list(said.items())[-MOST_COMPLAINTS:]:
+        _plain(console, [f"\n{log}:", line])
 
 
 @dataclass

@@ -203,6 +203,17 @@ def test_malformed_corpus_and_missing_files(tmp_path: Path) -> None:
         read_corpus(path)
 
 
+def test_a_corpus_that_is_gone_and_a_byte_order_mark(tmp_path: Path) -> None:
+    """The corpus is part of every task's identity, so it is read with the first task."""
+    with pytest.raises(TaskError, match=r"gone\.jsonl: cannot be read .*configs/families"):
+        build(corpus=tmp_path / "gone.jsonl").task("train", 0)
+    with pytest.raises(TaskError, match="cannot be read"):
+        build(corpus=tmp_path).task("train", 0)
+    marked = tmp_path / "marked.jsonl"
+    marked.write_bytes(b"\xef\xbb\xbf" + (DATA / "train.jsonl").read_bytes())
+    assert read_questions(marked) == read_questions(DATA / "train.jsonl")
+
+
 def test_splits_without_a_file_and_indices_beyond_the_file() -> None:
     family = build(train=None)
     with pytest.raises(TaskError, match="no split 'train'"):

@@ -20,7 +20,15 @@ from pydantic import Field, model_validator
 
 from turnscale.config.load import Name, Strict
 from turnscale.envs.protocol import Demonstration, Limits, Step, Task
-from turnscale.envs.qa_data import Document, Question, exact_match, normalise, read_corpus, read_questions
+from turnscale.envs.qa_data import (
+    Document,
+    Question,
+    exact_match,
+    normalise,
+    read_bytes,
+    read_corpus,
+    read_questions,
+)
 from turnscale.envs.retrieval import Index
 from turnscale.errors import TaskError
 
@@ -151,7 +159,7 @@ class QaFamily:
 
     def _digest(self, path: Path) -> str:
         if path not in self._digests:
-            self._digests[path] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            self._digests[path] = hashlib.sha256(read_bytes(path)).hexdigest()[:16]
         return self._digests[path]
 
     def question(self, task: Task) -> Question:

@@ -83,15 +83,24 @@ def read_corpus(path: Path) -> list[Document]:
     ]
 
 
+def read_bytes(path: Path) -> bytes:
+    """Content of a file that a family names. Raises TaskError when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TaskError(
+            f"cannot be read ({error.strerror}).",
+            file=path,
+            remedy="correct the path in configs/families; it is relative to the project folder.",
+        ) from None
+
+
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of each non-blank line, ids checked to be distinct, at least one of them."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise TaskError(
-            f"cannot be read ({reason})", file=path, remedy="check the path in the family."
-        ) from error
+        lines = read_bytes(path).decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise TaskError("is not UTF-8 text.", file=path, remedy="save it as UTF-8.") from None
     seen: dict[object, int] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():

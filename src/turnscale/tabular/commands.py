@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,11 +185,16 @@ def show_plan(plan: TabularPlan, console: Console) -> None:
 
 def reproduce(plan: TabularPlan, cores: str, console: Console) -> int:
     """Run the workflow of a tabular study. Returns Snakemake's exit status; 130 and 143 if it was stopped."""
-    from turnscale.progress import stoppable
+    from turnscale.progress import stoppable, tell_complaints
 
     settings = [f"study={plan.study.study}", f"scale={plan.scale.scale}", f"seeds={plan.seeds}"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     command = ["snakemake", "--cores", cores, "--config", *settings]
+    started = time.time()
     with stoppable(command, plan.root, console, env={**os.environ, "PATH": path}) as running:
         pass
-    return 128 + running.stopped if running.stopped else running.process.returncode
+    if running.stopped:
+        return 128 + running.stopped
+    if running.process.returncode:
+        tell_complaints(plan.root / "logs" / plan.scale.scale, started, console)
+    return running.process.returncode

@@ -1,12 +1,11 @@
-"""Time and memory of the workflow itself over 100, 1000 and 5000 runs: planning, scheduling and tables.
+"""Time and memory of the workflow itself over 100 and 1000 runs, or other numbers: planning, scheduling, tables.
 
-    python benchmarks/dag.py [100 1000 5000] [--no-scheduling]
+    python benchmarks/dag.py [100 1000] [--no-scheduling]
 
 A study of ten cells is copied into a scratch folder and given as many seeds as it takes. Its runs are made up:
 records, and artifacts of a small size (90 tasks x 16 attempts, 60 steps x 9 metrics, 4,000 critic values), so what
 is measured is everything but training. "+1 seed" is what adding a seed to all cells of a finished study costs beyond
-its runs.
-Seconds are CPU seconds of all processes, memory is that of the largest.
+its runs. The budgets are for 1000 runs on two cores. CPU seconds are of all processes, memory is that of the largest.
 """
 
 from __future__ import annotations
@@ -51,6 +50,9 @@ CELLS = [
 BENCHMARKS = ("search-2hop", "search-3hop", "search-4hop")
 TASKS, ATTEMPTS, STEPS, VALUES = 30, 16, 60, 4000
 METRICS = ("reward", "entropy", "kl", "grad_norm", "turns", "action_tokens", "clip_fraction", "ess", "loss")
+DRY_RUN, ONE_SEED = "dry run, nothing done", "tables and figures, +1 seed"
+BUDGETS = {(1000, DRY_RUN): 15.0, (1000, ONE_SEED): 30.0}
+"""(runs, step) -> seconds it may take."""
 STAND_IN = """#!/bin/sh
 while [ $# -gt 0 ]; do [ "$1" = --out ] && out=$2; shift; done
 mkdir -p "$(dirname "$out")" && echo '{}' > "$out"
@@ -210,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="*", type=int, default=[100, 1000, 5000])
+    parser.add_argument("runs", nargs="*", type=int, default=[100, 1000])
     parser.add_argument("--no-scheduling", action="store_true", help="leave out the slowest step")
     parser.add_argument("--rows", type=Path, help="rows for benchmarks/run.py")
     options = parser.parse_args()
@@ -226,10 +228,17 @@ def main() -> None:
                         f" {cost.memory:>5.0f}",
                         flush=True,
                     )
-                    note = f"CPU, {cost.memory:.0f} MB"
-                    rows.append(Row(f"{runs:,} runs: {step}", "s", cost.cpu, note=note))
+                    rows.append(row(runs, step, cost))
     if options.rows:
         write(options.rows, rows)
+
+
+def row(runs: int, step: str, cost: Cost) -> Row:
+    """The line of the table, beside its budget where it has one."""
+    note = f"{cost.jobs} jobs, {cost.cpu:.1f} CPU s, {cost.memory:.0f} MB"
+    budget = BUDGETS.get((runs, step))
+    ratio, target = (None, None) if budget is None else (budget / cost.wall, 1.0)
+    return Row(f"{runs:,} runs: {step}", "s", cost.wall, budget, ratio, target, note)
 
 
 def schedule_nothing(plan: Plan) -> Iterator[tuple[str, Cost]]:
@@ -239,7 +248,7 @@ def schedule_nothing(plan: Plan) -> Iterator[tuple[str, Cost]]:
 
 def measure_study(plan: Plan) -> Iterator[tuple[str, Cost]]:
     """Planning and tables of a study that grows by a seed."""
-    yield "dry run, nothing done", measure(plan, "-n", "--config", "scale=smoke")
+    yield DRY_RUN, measure(plan, "-n", "--config", "scale=smoke")
     init_tracking(plan.root)
     finish(plan)
     yield "tables and figures, first time", measure(plan, "--config", "scale=smoke")
@@ -247,7 +256,7 @@ def measure_study(plan: Plan) -> Iterator[tuple[str, Cost]]:
     more = f"seeds={len(plan.seeds) + 1}"
     yield "dry run, +1 seed", measure(plan, "-n", "--config", "scale=smoke", more)
     finish(resolve("mpo", "smoke", seeds=len(plan.seeds) + 1, root=plan.root), first=len(plan.seeds))
-    yield "tables and figures, +1 seed", measure(plan, "--config", "scale=smoke", more)
+    yield ONE_SEED, measure(plan, "--config", "scale=smoke", more)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ BENCHMARKS = [
     Benchmark("startup", 1.5),
     Benchmark("pack", 8, ("--steps", "5")),
     Benchmark("render", 2),
-    Benchmark("dag", 2),
+    Benchmark("dag", 8, ("100", "1000")),
     Benchmark("credit", 1, ("--shapes", "64x4096")),
     Benchmark("credit_verl", 0.5, peers="inside"),
     Benchmark("bootstrap", 1),

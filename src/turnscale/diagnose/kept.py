@@ -29,7 +29,8 @@ from turnscale.diagnose.values import RUN, CriticValues
 from turnscale.files import write_bytes
 from turnscale.track.environment import source_hash
 
-FORMAT = 1
+FORMAT = 2
+TEXT = "text"
 SOURCES = ("diagnose", "stats", "seeding.py", "estimates/schema.py")
 """Parts of the package that a diagnosis follows from."""
 WORTH_A_PROCESS = 8
@@ -92,13 +93,16 @@ def _name(key: str, code: str) -> str:
 
 
 def _pack(one: RunDiagnosis) -> bytes:
-    head = {"key": [_plain(item) for item in one.key], "rows": one.rows, "columns": list(one.table.columns)}
-    text = json.dumps(head, default=_plain)
-    arrays = {"head": np.frombuffer(text.encode(), np.uint8)}
-    for number, name in enumerate(one.table.columns):
-        column = one.table[name]
-        is_text = not pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-        arrays[f"column {number}"] = column.to_numpy(dtype=np.str_ if is_text else None)
+    """Columns of one kind are one array: an archive takes its time by the array, and there are many archives."""
+    columns = {str(name): _kind(one.table[name]) for name in one.table.columns}
+    head = {"key": [_plain(item) for item in one.key], "rows": one.rows, "columns": columns}
+    arrays = {"head": np.frombuffer(json.dumps(head, default=_plain).encode(), np.uint8)}
+    for kind, names in _by_kind(columns).items():
+        part = [one.table[name].to_numpy(dtype=np.str_ if kind == TEXT else None) for name in names]
+        if kind == TEXT:
+            arrays |= {f"column {name}": column for name, column in zip(names, part, strict=True)}
+        else:
+            arrays[f"columns {kind}"] = np.stack(part)
     for name, lengths in one.lengths.items():
         for field in fields(CriticValues):
             arrays[f"{field.name} of {name}"] = getattr(lengths, field.name)
@@ -112,10 +116,11 @@ def _load(path: Path) -> RunDiagnosis | None:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         head = json.loads(arrays["head"].tobytes())
-        table = pd.DataFrame(
-            {name: arrays[f"column {number}"] for number, name in enumerate(head["columns"])},
-            columns=head["columns"],
-        )
+        found: dict[str, np.ndarray] = {}
+        for kind, names in _by_kind(head["columns"]).items():
+            part = [arrays[f"column {name}"] for name in names] if kind == TEXT else arrays[f"columns {kind}"]
+            found |= dict(zip(names, part, strict=True))
+        table = pd.DataFrame({name: found[name] for name in head["columns"]})
         sets = [name.removeprefix("values of ") for name in arrays if name.startswith("values of ")]
         lengths = {
             name: CriticValues(*(arrays[f"{field.name} of {name}"] for field in fields(CriticValues)))
@@ -123,8 +128,31 @@ def _load(path: Path) -> RunDiagnosis | None:
         }
         key = tuple(head["key"])
         return RunDiagnosis(key, head["rows"], table, lengths) if len(key) == len(RUN) else None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):
         return None
+
+
+def _kind(column: pd.Series) -> str:
+    """The column's numeric type, or `TEXT`."""
+    number = pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)
+    return str(column.dtype) if number else TEXT
+
+
+def _by_kind(columns: Mapping[str, str]) -> dict[str, list[str]]:
+    """Kind -> names of its columns, in their order."""
+    found: dict[str, list[str]] = {}
+    for name, kind in columns.items():
+        found.setdefault(kind, []).append(name)
+    return found
 
 
 def _plain(value: Any) -> Any:

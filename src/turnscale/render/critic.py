@@ -92,13 +92,14 @@ def beside(rows: pd.DataFrame, entry: Table | Figure, cells: Sequence[str]) -> p
     }
     mapped: Mapping[str, str] = entry.published.cells if entry.published else {}
     models: Mapping[str, str] = entry.published.models if entry.published else {}
+    mine = kept[(kept["kind"] == "method") & kept["model"].isin(list(models)) & (kept["set"] == OWN)]
     found = [
         known.get((mapped.get(row["cell"], ""), row["statistic"]), (math.nan, ""))
-        if row["kind"] == "method" and row["model"] in models and row["set"] == OWN
-        else (math.nan, "")
-        for row in kept.to_dict("records")
+        for row in mine.to_dict("records")
     ]
-    local = pd.DataFrame(found, columns=["published", "source"], index=kept.index)
+    local = pd.DataFrame({"published": math.nan, "source": ""}, index=kept.index)
+    if found:
+        local.loc[mine.index, ["published", "source"]] = found
     source = kept["published_source"].where(kept["kind"] == "published", local["source"])
     return kept.assign(published=local["published"].astype("float64"), published_source=source)
 

@@ -16,7 +16,7 @@ from turnscale.diagnose.table import DRAWN, ROWS
 from turnscale.errors import ConfigError, DataError
 from turnscale.estimates import read_parquet
 from turnscale.estimates.compare import cells_of, entries_of
-from turnscale.estimates.schema import COMPARISONS, ESTIMATES, LOOKS, SURVIVORSHIP, read_csv
+from turnscale.estimates.schema import COMPARISONS, ESTIMATES, LOOKS, SURVIVORSHIP, TEXT, read_csv
 from turnscale.estimates.scores import METRICS
 from turnscale.files import sha256
 from turnscale.stats.question import Question
@@ -69,8 +69,9 @@ class Tables:
 
     @cached_property
     def critic_statistics(self) -> pd.DataFrame:
-        """critic_statistics.csv. Raises DataError as `estimates`."""
-        return self._own(read_csv(self.folder / STATISTICS_FILE, ROWS), STATISTICS_FILE)
+        """critic_statistics.csv, text as categories: it has a row for every run. Raises DataError as `estimates`."""
+        rows = self._own(read_csv(self.folder / STATISTICS_FILE, ROWS), STATISTICS_FILE)
+        return rows.astype({name: "category" for name in ROWS if name in TEXT and name != "published_source"})
 
     @cached_property
     def critic_trajectories(self) -> pd.DataFrame:

@@ -37,14 +37,16 @@ class Series:
 
     def rows(self, **identity: str) -> pd.DataFrame:
         """The series as tidy rows: one per step for the mean (seed empty), one per step and seed."""
-        mean = pd.DataFrame(
-            {"seed": pd.NA, "step": self.steps, "value": self.mean, "lo": self.lo, "hi": self.hi}
-        )
-        each = [
-            pd.DataFrame({"seed": seed, "step": self.steps, "value": row, "lo": np.nan, "hi": np.nan})
-            for seed, row in zip(self.seeds, self.values, strict=True)
-        ]
-        table = pd.concat([mean.astype(object), *(frame.astype(object) for frame in each)], ignore_index=True)
+        empty = np.full(self.values.size, np.nan)
+        table = pd.DataFrame(
+            {
+                "seed": np.repeat(np.array([pd.NA, *self.seeds], dtype=object), self.steps.size),
+                "step": np.tile(self.steps, 1 + len(self.seeds)),
+                "value": np.concatenate([self.mean, self.values.ravel()]),
+                "lo": np.concatenate([self.lo, empty]),
+                "hi": np.concatenate([self.hi, empty]),
+            }
+        ).astype(object)
         for position, (key, value) in enumerate(identity.items()):
             table.insert(position, key, value)
         return table

@@ -7,7 +7,7 @@ Memory holds one piece at a time, whatever the number of runs.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +68,10 @@ def write_pieces(pieces: Sequence[Piece], path: Path, columns: Sequence[str]) ->
             for piece in pieces:
                 if piece.key not in known:
                     fresh[piece.key] = spool / f"{len(fresh)}.parquet"
-                    pq.write_table(_read(piece), fresh[piece.key])
+                    with piece.open() as file:
+                        shutil.copyfile(file, fresh[piece.key])
                     opened += 1
-            schema = _schema(path if len(fresh) < len(pieces) else None, fresh.values(), columns)
+            schema = _schema(path if len(fresh) < len(pieces) else None, pieces, fresh, columns)
             with pq.ParquetWriter(temporary, schema, write_page_checksum=True) as writer:
                 for piece, table in _tables(pieces, known, fresh, path):
                     if len(table):  # one without rows is no row group, so it is opened each time
@@ -112,21 +113,36 @@ def _list(path: Path) -> Path:
     return path.with_suffix(".pieces.json")
 
 
-def _read(piece: Piece) -> pa.Table:
-    with piece.open() as path:
-        table = pq.read_table(path)
-    table = table.replace_schema_metadata(None)
-    for position, (name, value) in enumerate(piece.identity.items()):
-        if name not in table.column_names:
-            kind = pa.int64() if isinstance(value, int) else pa.string()
-            table = table.add_column(position, name, pa.repeat(pa.scalar(value, kind), len(table)))
+def _read(piece: Piece, path: Path) -> pa.Table:
+    """The piece's table with its identity, checked."""
+    table = pq.read_table(path).replace_schema_metadata(None)
+    for position, name in _lacking(piece, table.schema):
+        value = pa.scalar(piece.identity[name], _type(piece.identity[name]))
+        table = table.add_column(position, name, pa.repeat(value, len(table)))
     piece.check(table)
     return table
 
 
-def _schema(path: Path | None, fresh: Iterable[Path], columns: Sequence[str]) -> pa.Schema:
+def _lacking(piece: Piece, schema: pa.Schema) -> list[tuple[int, str]]:
+    """Columns of identity that the piece's file has not, each with its place."""
+    return [(place, name) for place, name in enumerate(piece.identity) if name not in schema.names]
+
+
+def _type(value: str | int) -> pa.DataType:
+    return pa.int64() if isinstance(value, int) else pa.string()
+
+
+def _schema(
+    path: Path | None, pieces: Sequence[Piece], fresh: dict[str, Path], columns: Sequence[str]
+) -> pa.Schema:
+    """One schema for the known pieces, which ``path`` has, and the fresh ones, from their files' heads alone."""
     found = [] if path is None else [pq.read_schema(path).remove_metadata()]
-    found += [pq.read_schema(file).remove_metadata() for file in fresh]
+    for piece in pieces:
+        if piece.key in fresh:
+            schema = pq.read_schema(fresh[piece.key]).remove_metadata()
+            for place, name in _lacking(piece, schema):
+                schema = schema.insert(place, pa.field(name, _type(piece.identity[name])))
+            found.append(schema)
     if not found:
         return pa.schema([(name, pa.null()) for name in columns])
     return pa.unify_schemas([_plain(schema) for schema in found], promote_options="permissive")
@@ -154,7 +170,7 @@ def _tables(
             if old is not None and piece.key in known:
                 yield piece, old.read_row_group(known[piece.key])
             else:
-                yield piece, pq.read_table(fresh[piece.key])
+                yield piece, _read(piece, fresh[piece.key])
     finally:
         if old is not None:
             old.close()

@@ -10,7 +10,8 @@ Times are CPU seconds of the one thread, and repeats are interleaved, so that a 
 contender alike; medians are printed with the range.
 
 The bound is the time of a decode step's matrix products alone (queries, keys and values, heads' output, gate and up,
-down, in every layer, and the output matrix) at the same batch, one after the other into preallocated tensors; its
+down, in every layer, and the output matrix) at the same batch, one after the other, in the faster of torch's two
+libraries (torch.mm into preallocated tensors, or oneDNN, which uses wider instructions on some processors); its
 share is that time over the rollout's time per step's worth of tokens, environments and bookkeeping included. The
 second share counts attention's two products over the mean length held as well. Then two gains, each paired: rows of
 one prompt, and branches of one prefix, fed once until they differ, against every row fed alone.
@@ -239,8 +240,8 @@ def shares(agent: Agent, batch: int, rates: list[float], report: dict[str, objec
 
 
 @torch.inference_mode()
-def step_bound(agent: Agent, batch: int, attention: bool, repeats: int = 200) -> float:
-    """Least CPU seconds of one decode step's matrix products at ``batch`` rows, into preallocated tensors."""
+def step_bound(agent: Agent, batch: int, attention: bool, repeats: int = 400) -> float:
+    """Least CPU seconds of one decode step's matrix products at ``batch`` rows, of the two libraries at hand."""
     shape = transformer.shape_of(agent.model.config)
     weights = merged_weights(agent.model, "policy")
     network = transformer.build(shape, weights, LIMITS.max_tokens)
@@ -252,14 +253,18 @@ def step_bound(agent: Agent, batch: int, attention: bool, repeats: int = 200) ->
     scores = torch.randn(batch * shape.kv_heads, group, held)
     matrices = [m for layer in network.layers for m in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     products = [
-        (torch.randn(batch, m.shape[1]), m.t(), torch.empty(batch, m.shape[0]))
-        for m in (*matrices, network.head)
+        (torch.randn(batch, m.shape[1]), m, torch.empty(batch, m.shape[0])) for m in (*matrices, network.head)
     ]
+    libraries: tuple[Callable[[Tensor, Tensor, Tensor], object], ...] = (
+        lambda left, right, out: torch.mm(left, right.t(), out=out),
+        lambda left, right, out: torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], ""),
+    )
     best = float("inf")
-    for _ in range(repeats):
+    for repeat in range(repeats):
+        multiply = libraries[repeat % 2]
         start = time.process_time()
         for left, right, out in products:
-            torch.mm(left, right, out=out)
+            multiply(left, right, out)
         for layer in range(shape.layers if attention else 0):
             torch.bmm(query, keys[layer, :, :, :held], out=scores)
             torch.bmm(scores, values[layer, :, :held], out=query)

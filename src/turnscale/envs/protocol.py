@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,7 +35,7 @@ class Task:
     index: int
     params: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """16 hex digits of the SHA-256 of the canonical JSON of the identity."""
         text = json.dumps(

@@ -180,19 +180,15 @@ def summarise(
     note = ONE_PROMPT if labels.size == 1 else ""
     if 1 < labels.size < ENOUGH_PROMPTS:
         note = FEW_PROMPTS.format(labels.size)
-    return {
-        name: Statistic(
-            float(value[place]),
-            float(lo[place]),
-            float(hi[place]),
-            int(entered.sum()),
-            np.unique(prompt[entered]).size,
-            int((~entered).sum()),
-            note,
-        )
-        for place, name in enumerate(STATISTICS)
-        for entered in (_entered(rows, name),)
-    }
+    found, counted = {}, dict[bytes, tuple[int, int, int]]()
+    for place, name in enumerate(STATISTICS):
+        entered = _entered(rows, name)
+        mask = entered.tobytes()  # most statistics are about the same trajectories
+        if mask not in counted:
+            counted[mask] = (int(entered.sum()), np.unique(prompt[entered]).size, int((~entered).sum()))
+        limits = (float(value[place]), float(lo[place]), float(hi[place]))
+        found[name] = Statistic(*limits, *counted[mask], note)
+    return found
 
 
 def cluster_t(values: Floats, prompt: Ints, *, level: float = LEVEL) -> tuple[Statistic, float]:

@@ -66,14 +66,14 @@ def arms(
     run_ids: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for (family, model, benchmark), part in outcomes.groupby(["family", "model", "benchmark"], observed=True):
         here = {key[2] for key in planned if key[:2] == (family, model)}
-        stray = sorted(set(part["cell"].astype(str).unique()) - here)
+        present = {str(name) for name in part["cell"].unique()}
+        stray = sorted(present - here)
         if stray:
             raise DataError(
                 f"outcomes of {family}/{model} hold the cell '{stray[0]}', which is not planned.",
                 key="cell",
                 remedy="collect the runs of this study and scale only.",
             )
-        present = set(part["cell"].astype(str).unique())
         fixed = [cell for cell in present if not planned[str(family), str(model), cell].trains]
         for cell_name, counted in counts_by_arm(part, untrained=fixed).items():
             counts[str(family), str(model), cell_name][str(benchmark)] = counted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +26,10 @@ from turnscale.methods import Method, list_methods, load_method
 
 commands = typer.Typer(help="Methods: rows of choices under configs/methods.", no_args_is_help=True)
 Directory = Annotated[Path | None, typer.Option("--directory", help="Where the rows are; configs/methods.")]
+
+
+MOST_REWARD = 1e6
+"""Largest reward of an example; squares and sums of larger ones say nothing."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,14 +61,19 @@ def parse_groups(text: str) -> list[list[float]]:
     """``0,1;1`` as groups of rewards.
 
     Raises:
-        ConfigError: something that is not a number.
+        ConfigError: something that is not a number, or too large to compute with.
     """
     try:
-        return [[float(reward) for reward in group.split(",")] for group in text.split(";")]
-    except ValueError as error:
+        groups = [[float(reward) for reward in group.split(",")] for group in text.split(";")]
+    except ValueError:
+        groups = [[math.nan]]
+    if not all(abs(reward) <= MOST_REWARD for group in groups for reward in group):
         raise ConfigError(
-            f"cannot read rewards from {text!r}.", key="--rewards", remedy="write groups like '0,1;1'."
-        ) from error
+            f"cannot read rewards from {reprlib.repr(text)}.",
+            key="--rewards",
+            remedy=f"write groups like '0,1;1', with numbers up to {MOST_REWARD:g}.",
+        )
+    return groups
 
 
 @commands.command("list")

@@ -253,8 +253,15 @@ def methods_dir() -> Path:
 
 
 def list_methods(directory: Path | None = None) -> list[str]:
-    """Names of all method rows, sorted."""
-    return sorted(path.stem for path in (directory or methods_dir()).glob("*.yaml"))
+    """Names of all method rows, sorted. Raises ConfigError where there is no folder of rows."""
+    folder = directory or methods_dir()
+    if not folder.is_dir():
+        raise ConfigError(
+            "is no folder of methods.",
+            file=folder,
+            remedy="name one like configs/methods, or run in the project.",
+        )
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def load_method(
@@ -290,7 +297,7 @@ def load_method(
 def _read_row(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
     """The row with its ``extends`` chain merged in."""
     if not path.is_file():
-        known = list_methods(path.parent) if path.parent.is_dir() else []
+        known = list_methods(path.parent)
         close = difflib.get_close_matches(path.stem, known, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known methods: {', '.join(known)}."
         raise ConfigError(f"there is no method {path.stem!r}.", file=path, remedy=hint)

@@ -18,6 +18,7 @@ from scipy.stats import ttest_ind
 from typer.testing import CliRunner, Result
 
 from tests.audit.builders import outcomes
+from turnscale import method_commands
 from turnscale.audit import commands
 from turnscale.audit.document import to_latex
 from turnscale.audit.forest import Forest, Row, from_ledger
@@ -37,6 +38,7 @@ MPO = CLAIMS / "mpo.yaml"
 def call(*arguments: str | Path) -> Result:
     app = typer.Typer(pretty_exceptions_enable=False)
     commands.register(app)
+    method_commands.register(app)
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
@@ -196,6 +198,12 @@ def test_import_of_wandb_then_audit_of_seed_scores(tmp_path: Path) -> None:
         (["power", "--sd", "0.02", "--gap", "5"], "--sd: is 0.02 points"),
         (["power", "--sd", "2", "--gap", "101"], "--gap: is 101"),
         (["looks", "none.jsonl"], "no such file"),
+        (["methods", "list", "--directory", "/none"], "is no folder of methods"),
+        (["methods", "show", "mpo", "--directory", "/none"], "is no folder of methods"),
+        *(
+            (["methods", "diff", "mpo", "grpo", "--rewards", text], "--rewards: cannot read rewards")
+            for text in ("nan,1", "inf", "1e308,-1e308", ";", "x")
+        ),
     ],
     ids=str,
 )
@@ -205,7 +213,37 @@ def test_mistakes_on_the_command_line(arguments: list[str | Path], words: str) -
     assert type(result.exception).__module__ == "turnscale.errors"
 
 
+def test_a_run_in_two_files_is_not_two_runs(tmp_path: Path) -> None:
+    """Seeds counted twice would halve the standard error."""
+    scores = "arm,seed,score\nA,0,0.5\nA,1,0.6\nB,0,0.4\nB,1,0.5\n"
+    one, same, other = (tmp_path / f"{name}.csv" for name in ("one", "same", "other"))
+    one.write_text(scores, encoding="utf-8")
+    same.write_text(scores, encoding="utf-8")
+    assert call("audit", one).exit_code == 0
+    assert "arm 'A' has seed 0 twice" in str(call("audit", one, same).exception)
+    other.write_text(scores.replace(",0,", ",2,").replace(",1,", ",3,"), encoding="utf-8")
+    assert call("audit", one, other).exit_code == 0
+    lines = [
+        f"{line},{'benchmark' if not number else 'b'}" for number, line in enumerate(scores.splitlines())
+    ]
+    other.write_text("\n".join(lines), encoding="utf-8")
+    assert "only some of the files have the column 'benchmark'" in str(call("audit", one, other).exception)
+    for option in (["--metric", "pass_at_1"], ["--untrained", "A"], ["--checkpoint", "1"], ["--ragged"]):
+        assert f"{option[0]}: has no meaning for a table of scores" in str(
+            call("audit", one, *option).exception
+        )
+
+
+def test_an_untrained_arm_that_is_not_there_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.csv"
+    outcomes({"A": [0.5, 0.6], "B": [0.4, 0.5]}, n_tasks=5).to_csv(path, index=False)
+    assert "--untrained: no arm 'base'. Remedy: use one of A, B." in str(
+        call("audit", path, "--untrained", "base").exception
+    )
+
+
 def test_grim() -> None:
+    assert "of about 10^3" in call("grim", "69.90", "--n", "103", "--rollouts", "10000", "--k", "5000").output
     assert "72 of 103" in call("grim", "69.90", "--n", "103").output
     assert "impossible" in call("grim", "12.06", "--n", "600").output
     assert "1301 of 3,296" in call("grim", "39.47", "--n", "103", "--rollouts", "32").output

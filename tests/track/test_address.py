@@ -75,7 +75,7 @@ def test_a_database_that_cannot_be_opened_ends_the_command_at_once() -> None:
         text=True,
         timeout=120,
     )
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 60, "MLflow alone tries for two minutes"
     assert done.returncode == 2
     assert "/proc/x.db: MLFLOW_TRACKING_URI: cannot be opened (unable to open database file)" in done.stderr
     assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1

@@ -66,14 +66,14 @@ def audit(
     plain = Console()
     console = plain if plain.is_terminal else Console(width=140)
     if run.is_ledger(files):
-        run.refuse_table_options(
-            metric=metric, reference=reference, untrained=untrained, checkpoint=checkpoint, intersect=intersect,
-            ragged=ragged,
+        run.refuse_options(
+            "a claims ledger", "outcome tables", metric=metric, reference=reference, untrained=untrained,
+            checkpoint=checkpoint, intersect=intersect, ragged=ragged,
         )  # fmt: skip
         written = run.audit_ledger_file(files[0], console, out, comparisons, figures)
     else:
         written = run.audit_tables(
-            files, console, out, comparisons, metrics=metric or ["pass_at_1"], reference=reference,
+            files, console, out, comparisons, metrics=metric or [], reference=reference,
             untrained=untrained or [], checkpoint=checkpoint, intersect=intersect, ragged=ragged,
             figures=figures,
         )  # fmt: skip

@@ -63,6 +63,15 @@ def audit_outcomes(
     unknown arm, a missing cell, a repeated attempt, or k above the attempts.
     """
     out = []
+    known = {str(arm) for panel in panels for arm in panel.rows["arm"].unique()}
+    for arm in untrained:
+        if arm not in known:
+            raise DataError(
+                f"no arm {arm!r}.",
+                file=file,
+                key="--untrained",
+                remedy=f"use one of {', '.join(sorted(known))}.",
+            )
     for panel in panels:
         arms = _counts(panel, file, untrained)
         if len(arms) < 2:

@@ -8,13 +8,16 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from turnscale.audit.document import Document, to_latex, to_markdown, to_terminal
 from turnscale.errors import ConfigError, DataError
 from turnscale.files import replacing, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def is_ledger(files: Sequence[Path]) -> bool:
@@ -27,13 +30,11 @@ def is_ledger(files: Sequence[Path]) -> bool:
     return bool(yaml)
 
 
-def refuse_table_options(**options: Any) -> None:
-    """Raise ConfigError for an option that has no meaning for a ledger."""
+def refuse_options(what: str, other: str, **options: Any) -> None:
+    """Raise ConfigError for an option that was given and has no meaning for ``what``, but for ``other``."""
     for name, value in options.items():
         if value:
-            raise ConfigError(
-                "has no meaning for a claims ledger.", key=f"--{name}", remedy="use it with outcome tables."
-            )
+            raise ConfigError(f"has no meaning for {what}.", key=f"--{name}", remedy=f"use it with {other}.")
 
 
 def audit_ledger_file(
@@ -83,13 +84,11 @@ def audit_tables(
     figures: Path | None = None,
 ) -> list[Path]:
     """Audit outcome tables taken together, print the report, write its files. Returns the paths written."""
-    import pandas as pd
-
     from turnscale.audit.from_outcomes import audit_outcomes
     from turnscale.audit.outcomes_report import document, tidy_rows
     from turnscale.audit.panels import panels
     from turnscale.audit.seed_scores import audit_scores
-    from turnscale.audit.table import check_outcomes, check_scores, is_score_table, read_table
+    from turnscale.audit.table import check_once, check_outcomes, check_scores, is_score_table, read_table
     from turnscale.stats.passk import Metric
 
     if comparisons is not None:
@@ -102,22 +101,18 @@ def audit_tables(
     frames = {file: read_table(file) for file in files}
     title = f"Audit of {name.name}"
     if all(is_score_table(frame) for frame in frames.values()):
-        table = pd.concat([check_scores(frame, file) for file, frame in frames.items()], ignore_index=True)
+        refuse_options(
+            "a table of scores", "an outcomes table of every task and attempt", metric=metrics, untrained=untrained,
+            checkpoint=checkpoint, intersect=intersect, ragged=ragged,
+        )  # fmt: skip
+        table = _joined([check_scores(frame, file) for file, frame in frames.items()], name)
+        check_once(table, name)
         audits = audit_scores(table, name, reference=reference)
     else:
-        table = pd.concat([check_outcomes(frame, file) for file, frame in frames.items()], ignore_index=True)
-        if table.isna().any().any():
-            column = str(table.columns[table.isna().any()][0])
-            raise DataError(
-                f"only some of the files have the column {column!r}.",
-                file=name,
-                key=column,
-                remedy="give it in all files or in none.",
-            )
+        table = _joined([check_outcomes(frame, file) for file, frame in frames.items()], name)
         parts = panels(table, name, intersect=intersect, ragged=ragged, checkpoint=checkpoint)
-        audits = audit_outcomes(
-            parts, [Metric.parse(m) for m in metrics], name, reference=reference, untrained=untrained
-        )
+        wanted = [Metric.parse(m) for m in metrics or ["pass_at_1"]]
+        audits = audit_outcomes(parts, wanted, name, reference=reference, untrained=untrained)
     report = document(audits, title)
     to_terminal(report, console)
     if out is None:
@@ -131,6 +126,22 @@ def audit_tables(
     make_folder(figures or out)
     forest = from_pairs(audits, title)
     return written + (save(forest, figures or out, stem) if forest.rows else [])
+
+
+def _joined(tables: Sequence[pd.DataFrame], name: Path) -> pd.DataFrame:
+    """Tables one below the other. Raises DataError for a column that only some have."""
+    import pandas as pd
+
+    table = pd.concat(tables, ignore_index=True)
+    if table.isna().any().any():
+        column = str(table.columns[table.isna().any()][0])
+        raise DataError(
+            f"only some of the files have the column {column!r}.",
+            file=name,
+            key=column,
+            remedy="give it in all files or in none.",
+        )
+    return table
 
 
 def make_folder(folder: Path) -> None:
@@ -238,16 +249,22 @@ def grim_words(value: str, n: str, rollouts: int, k: int, estimator: Any) -> str
         shown = ", ".join(map(str, fits[:40])) + (" …" if len(fits) > 40 else "")
         return f"{value} % ({of}): {len(fits)} of {len(sizes)} numbers of tasks fit: {shown or 'none'}"
     found = grim(value, decimals, sizes[0], rollouts, k, estimator)
+    total = _count(found.denominator, ",")
     if not found.consistent:
-        return f"{value} % ({of}, {sizes[0]} tasks): impossible, no count out of {found.denominator:,} rounds to it"
+        return f"{value} % ({of}, {sizes[0]} tasks): impossible, no count out of {total} rounds to it"
     counts = found.feasible
-    shown = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    text = f"{value} % ({of}, {sizes[0]} tasks): {shown} of {found.denominator:,}"
+    shown = _count(counts[0]) if len(counts) == 1 else f"{_count(counts[0])} to {_count(counts[-1])}"
+    text = f"{value} % ({of}, {sizes[0]} tasks): {shown} of {total}"
     if k == 1 and sizes[0] * rollouts <= 100_000:
         text += (
             f" (a random percentage fits with probability {feasible_share(decimals, sizes[0], rollouts):.1%})"
         )
     return text
+
+
+def _count(number: int, style: str = "") -> str:
+    """A whole number in full, or its power of ten where nobody could read it."""
+    return format(number, style) if number < 10**15 else f"about 10^{len(str(number)) - 1}"
 
 
 def _sizes(n: str) -> range:

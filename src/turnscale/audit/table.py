@@ -159,17 +159,22 @@ def check_scores(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
         out[column] = _texts(frame[column], column, file)
     out["seed"] = _integers(frame["seed"], "seed", file)
     out["score"] = _fractions(frame["score"], file)
-    keys = [c for c in out.columns if c != "score"]
-    twice = np.flatnonzero(out.duplicated(keys).to_numpy())
+    check_once(out, file)
+    return out
+
+
+def check_once(scores: pd.DataFrame, file: str | Path) -> None:
+    """Raise DataError if an arm has a seed twice in a panel: one run, counted twice, would pass for two."""
+    keys = [column for column in scores.columns if column != "score"]
+    twice = np.flatnonzero(scores.duplicated(keys).to_numpy())
     if twice.size:
-        row = out.iloc[int(twice[0])]
+        row = scores.iloc[int(twice[0])]
         raise DataError(
             f"arm {row['arm']!r} has seed {row['seed']} twice.",
             file=file,
-            key=f"row {out.index[int(twice[0])]}",
+            key=f"row {scores.index[int(twice[0])]}",
             remedy="keep one row per run; a resumed run counts once.",
         )
-    return out
 
 
 def _arm_column(frame: pd.DataFrame) -> pd.DataFrame:

@@ -176,7 +176,7 @@ def _reach(host: str, port: int, key: str, pauses: Sequence[float]) -> None:
         raise TrackingError(
             f"nothing answers at {host}, port {port} ({error.strerror or 'no answer in time'}).",
             key=key,
-            remedy="start the server or correct the address; unset it to use the project's own store.",
+            remedy="start the server or correct the address.",
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -170,6 +171,41 @@ def test_a_wrong_setting_of_the_workflow_ends_snakemake_with_the_same_line(tmp_p
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1].startswith(f"turnscale: {said}")
         assert "File " not in done.stderr and "Error" not in done.stderr
+
+
+def test_runs_are_listed_of_names_only_and_none_is_said(tmp_path: Path) -> None:
+    done = turnscale("runs", "list", "--scale", "a'b", cwd=tmp_path)
+    assert done.returncode == 2 and "cannot be a file of configs/scales" in done.stderr
+    assert turnscale("job", "tracking", cwd=tmp_path).returncode == 0
+    done = turnscale("runs", "list", "--study", "mine", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "The tracking store has no runs of mine at scale smoke." in done.stdout
+
+
+@pytest.mark.skipif(
+    shutil.which("setpriv") is None and os.getuid() == 0, reason="root may read everything here"
+)
+def test_what_may_not_be_read_is_not_said_to_be_unwritable(tmp_path: Path) -> None:
+    """Without root's right to read everything, in a project whose methods are closed."""
+    shutil.copytree(PROJECT / "configs", tmp_path / "configs")
+    (tmp_path / "configs/methods").chmod(0)
+    program = [
+        sys.executable,
+        "-c",
+        "from turnscale.cli import main; main()",
+        "plan",
+        "mpo",
+        "--scale",
+        "smoke",
+    ]
+    if os.getuid() == 0:
+        program = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", *program]
+    try:
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+    finally:
+        (tmp_path / "configs/methods").chmod(0o755)
+    assert done.returncode == 2, done.stderr
+    assert "cannot be read or written (Permission denied). Remedy: make it readable" in done.stderr
 
 
 def test_no_store_is_one_line(tmp_path: Path) -> None:

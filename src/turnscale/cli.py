@@ -284,6 +284,8 @@ def runs_list(scale: ScaleOption = "quick", study: StudyOption = "mpo") -> None:
     """List the runs of a study in the tracking store."""
     from turnscale.track.read import Store
 
+    for folder, name in (("studies", study), ("scales", scale)):
+        config_path(folder, name, ROOT)  # a name, though perhaps of a study that is only in the store
     table = Table("key", "status", "attempt", "run", "reason")
     for column in table.columns:
         column.overflow = "fold"  # keys and ids are to be copied, so never shortened
@@ -291,7 +293,10 @@ def runs_list(scale: ScaleOption = "quick", study: StudyOption = "mpo") -> None:
         if job.tags.get("study", study) == study:
             state = "superseded" if job.superseded else job.status
             table.add_row(job.key, state, str(job.attempt), job.run_id, job.tags.get("reason", ""))
-    out.print(table)
+    if table.row_count:
+        out.print(table)
+    else:
+        out.print(f"The tracking store has no runs of {study} at scale {scale}.")
 
 
 @runs_app.command("restore")
@@ -414,5 +419,8 @@ def main() -> Any:
     except OSError as error:
         if error.errno not in STORAGE:
             raise
-        print(complaint(storage_error(error)), file=sys.stderr)
+        told = storage_error(
+            error, doing="read or written", wanted="it readable, and what is written writable,"
+        )
+        print(complaint(told), file=sys.stderr)
         raise SystemExit(2) from None

@@ -31,12 +31,27 @@ FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 STORAGE = FULL | FORBIDDEN | {errno.EIO, errno.ESTALE}
 """Error numbers that speak of a disk and not of the program."""
 
+WRITABLE = 0o222
+"""Permission bits by which anybody may write a file."""
+
 CHECKSUM = "checksum"
 """Key under which a sealed JSON object holds the SHA-256 of the rest of it."""
 
 
-def storage_error(error: OSError, path: str | Path | None = None) -> StorageError:
-    """The error of the operating system as one that says which file, why and what to do."""
+def storage_error(
+    error: OSError,
+    path: str | Path | None = None,
+    doing: str = "written",
+    wanted: str = "the folder writable",
+) -> StorageError:
+    """The error of the operating system as one that says which file, why and what to do.
+
+    Args:
+        error: the operating system's.
+        path: the file, where the error names none.
+        doing: what could not be done to it.
+        wanted: what to make it for this user, where that was forbidden.
+    """
     place = path if path is not None else error.filename
     words = os.strerror(error.errno) if error.errno else str(error)
     if error.errno == errno.EFBIG:
@@ -44,33 +59,46 @@ def storage_error(error: OSError, path: str | Path | None = None) -> StorageErro
     elif error.errno in FULL:
         remedy = "free space on that disk, "
     elif error.errno in FORBIDDEN:
-        remedy = "make the folder writable for this user, "
+        remedy = f"make {wanted} for this user, "
     else:
         remedy = "check that disk, "
     reason = (
         "disk full" if error.errno in FULL else "not writable" if error.errno in FORBIDDEN else "disk error"
     )
-    return StorageError(f"cannot be written ({words}).", file=place, remedy=remedy + AGAIN, reason=reason)
+    return StorageError(f"cannot be {doing} ({words}).", file=place, remedy=remedy + AGAIN, reason=reason)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place, on disk, when the block ends without an error.
 
+    A file that is replaced keeps its permissions. One that nobody may write is not replaced, though its folder would
+    allow it.
+
     Raises:
         StorageError: it cannot be written; whatever was at ``path`` is still there.
     """
-    if path.exists() and not path.is_file():
+    there = path.exists()
+    if there and not path.is_file():
         raise StorageError(
             "is there already and is no ordinary file.",
             file=path,
             remedy="name another file.",
             reason="disk error",
         )
+    if there and not path.stat().st_mode & WRITABLE:
+        raise StorageError(
+            "is there already and read-only.",
+            file=path,
+            remedy="name another file, or make it writable (chmod u+w).",
+            reason="not writable",
+        )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        if there:
+            shutil.copymode(path, temporary)
         _force(temporary)
         temporary.replace(path)
         _force(path.parent)

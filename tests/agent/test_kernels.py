@@ -60,7 +60,7 @@ def test_a_zero_row_has_a_finite_gradient() -> None:
     assert x.grad is not None and torch.isfinite(x.grad).all()
 
 
-@pytest.mark.parametrize("shape", [(200, 24, 56), (130, 56, 24), (128, 1, 5)])
+@pytest.mark.parametrize("shape", [(192, 24, 56), (256, 56, 24), (128, 1, 5)])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("trained", ["all", "weight", "x"])
 def test_onednn_products_and_gradients_equal_the_plain_ones(
@@ -74,7 +74,7 @@ def test_onednn_products_and_gradients_equal_the_plain_ones(
     product = kernels._product
     monkeypatch.setattr(kernels, "_product", lambda *them: (calls.append(1), product(*them))[1])
     found = []
-    for least in (128, None):
+    for least in (64, None):
         monkeypatch.setattr(kernels, "ONEDNN_ROWS", least)
         here = [one.clone().requires_grad_(place in wanted) for place, one in enumerate(given)]
         result = kernels.linear(here[0], here[1], here[2] if biased else None)
@@ -90,10 +90,22 @@ def test_onednn_products_and_gradients_equal_the_plain_ones(
     assert len(calls) == products, "oneDNN in the first round only"
 
 
-@pytest.mark.parametrize("rows, dtype", [(127, torch.float32), (200, torch.float64), (200, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "rows, dtype", [(64, torch.float32), (129, torch.float32), (192, torch.float64), (192, torch.bfloat16)]
+)
 def test_small_or_other_products_take_the_plain_path(
     monkeypatch: pytest.MonkeyPatch, rows: int, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(kernels, "_product", None)
     x, weight = torch.ones(rows, 3, dtype=dtype), torch.ones(2, 3, dtype=dtype)
     assert torch.equal(kernels.linear(x, weight), torch.full((rows, 2), 3, dtype=dtype))
+
+
+def test_rows_are_filled_up_to_few_numbers_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    like = torch.zeros(1)
+    expected = {1: 1, 127: 127, 128: 128, 129: 192, 1000: 1024}
+    if torch.backends.mkldnn.is_available():
+        assert {rows: kernels.filled(rows, like) for rows in expected} == expected
+    assert kernels.filled(1000, like.double()) == 1000
+    monkeypatch.setattr(kernels, "ONEDNN_ROWS", None)
+    assert kernels.filled(1000, like) == 1000

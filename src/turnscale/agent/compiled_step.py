@@ -162,18 +162,17 @@ def product(weight: Array, x: Array, out: Array) -> None:
 
 @machine_code()
 def normalise(x: Array, out: Array, size: Array, floor: float) -> None:
-    """out = x / sqrt(sum of squares + floor) over the features of [H, C]."""
+    """out = x / sqrt(sum of squares + floor) over the features of [H, C], summed in float64."""
     features, columns = x.shape
-    for c in range(columns):
-        size[c] = floor
+    total = np.full(columns, np.float64(floor), np.float64)
     for h in range(features):
         for c in range(columns):
-            size[c] = fma(x[h, c], x[h, c], size[c])
+            total[c] += np.float64(x[h, c]) * np.float64(x[h, c])
     for c in range(columns):
-        size[c] = ONE / np.sqrt(size[c])
+        size[c] = np.float32(np.sqrt(total[c]))
     for h in range(features):
         for c in range(columns):
-            out[h, c] = x[h, c] * size[c]
+            out[h, c] = x[h, c] / size[c]
 
 
 @machine_code()
@@ -259,7 +258,7 @@ def collect(scores: Array, values: Array, found: Array, held: int) -> None:
 
 @machine_code()
 def softmax(x: Array, size: Array, held: int, rows: int) -> None:
-    """Over the first ``held`` of [T, B or more], in place."""
+    """Over the first ``held`` of [T, B or more], in place, summed in float64."""
     for b in range(rows):
         size[b] = x[0, b]
     for t in range(1, held):
@@ -268,13 +267,12 @@ def softmax(x: Array, size: Array, held: int, rows: int) -> None:
     for t in range(held):
         for b in range(rows):
             x[t, b] = exponential(x[t, b] - size[b])
-    for b in range(rows):
-        size[b] = 0
+    total = np.zeros(rows, np.float64)
     for t in range(held):
         for b in range(rows):
-            size[b] += x[t, b]
+            total[b] += np.float64(x[t, b])
     for b in range(rows):
-        size[b] = ONE / size[b]
+        size[b] = np.float32(1.0 / total[b])
     for t in range(held):
         for b in range(rows):
             x[t, b] *= size[b]

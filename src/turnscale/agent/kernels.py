@@ -13,10 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# From so many rows on, float32 products on a CPU go to oneDNN, which uses the widest instructions of any processor;
-# the library behind torch.mm does so on one maker's only. With fewer rows oneDNN's fixed cost is the larger part.
-# None is the plain path: torch.mm always.
-ONEDNN_ROWS: int | None = 128
+# Float32 products of a multiple of so many rows, and of two such multiples at least, go to oneDNN on a CPU: it uses
+# the widest instructions of any processor, where the library behind torch.mm does so on one maker's only. oneDNN
+# makes a program for each shape, which costs more time than a product and half a megabyte, so only few shapes may
+# reach it; and with fewer rows its fixed cost is the larger part. None is the plain path: torch.mm always.
+ONEDNN_ROWS: int | None = 64
+
+
+def filled(rows: int, like: Tensor) -> int:
+    """The number of rows, ``rows`` at least, with which products in the type and place of ``like`` are fastest."""
+    if ONEDNN_ROWS is None or rows < 2 * ONEDNN_ROWS or not _has_onednn(like):
+        return rows
+    return -(-rows // ONEDNN_ROWS) * ONEDNN_ROWS
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -40,14 +48,18 @@ def swiglu(both: Tensor) -> Tensor:
     return _with_gradient(_Swiglu, _swiglu, both)
 
 
+def _has_onednn(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.device.type == "cpu" and torch.backends.mkldnn.is_available()
+
+
 def _for_onednn(x: Tensor) -> bool:
+    rows = len(x)
     return (
         ONEDNN_ROWS is not None
         and x.dim() == 2
-        and len(x) >= ONEDNN_ROWS
-        and x.dtype == torch.float32
-        and x.device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
+        and rows >= 2 * ONEDNN_ROWS
+        and rows % ONEDNN_ROWS == 0
+        and _has_onednn(x)
     )
 
 

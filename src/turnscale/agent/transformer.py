@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from turnscale.agent.kernels import linear, normalise, swiglu
+from turnscale.agent.kernels import filled, linear, normalise, swiglu
 
 # Up to this width effective weights W + s B A are cheaper than separate adapter matrices: the full weight gradient
 # costs less than many small operations, and copies of the weights do not matter.
@@ -261,16 +261,18 @@ def hidden_states(
 
     Without a cache the rows start at position 0; with one they continue at its length, which grows by n. ``at``
     [N] long, places in the flattened ids, asks for those only, [N, H]: what follows the last layer's attention is
-    not computed for the others.
+    not computed for the others. Without a cache, rows of padding fill the products up; they are cut off again.
     """
     shape = network.shape
     batch, n = ids.shape
+    tokens = batch * n
+    rows = filled(tokens, network.embedding) if cache is None else tokens
     start = 0 if cache is None else cache.length
     rotation = network.rotation[start : start + n, None]
     rotated = shape.heads + shape.kv_heads
-    x = network.embedding[ids.flatten()]
+    x = network.embedding[F.pad(ids.flatten(), (0, rows - tokens))]
     for index, layer in enumerate(network.layers):
-        qkv = layer.project(normalise(x, shape.eps)).view(batch, n, -1, shape.head_dim)
+        qkv = layer.project(normalise(x, shape.eps))[:tokens].view(batch, n, -1, shape.head_dim)
         qk, value = qkv[:, :, :rotated], qkv[:, :, rotated:].transpose(1, 2)
         if layer.qk_gain is not None:
             qk = normalise(qk, shape.eps) * layer.qk_gain
@@ -280,14 +282,16 @@ def hidden_states(
             attended = attention(query, key, value)
         else:
             attended = cache.attend(index, query, key, value)
-        attended = attended.transpose(1, 2).reshape(batch * n, -1)
+        attended = attended.transpose(1, 2).reshape(tokens, -1)
         if at is not None and layer is network.layers[-1]:
-            x, attended = x[at], attended[at]
+            tokens, rows = len(at), filled(len(at), x)
+            x, attended = x[F.pad(at, (0, rows - tokens))], attended[at]
+        attended = F.pad(attended, (0, 0, 0, rows - tokens)) if rows > tokens else attended
         x = layer.merge(x, attended)
         x = layer.feed(x, normalise(x, shape.eps), shape)
     if cache is not None:
         cache.advance(n)
-    found = normalise(x, shape.eps)
+    found = normalise(x, shape.eps)[:tokens]
     return found.view(batch, n, -1) if at is None else found
 
 

@@ -113,7 +113,8 @@ def arrange(network: transformer.Network) -> Weights:
         gate_up_bias=every("gate_up_bias", 0),
         down=every("down"),
         down_bias=every("down_bias", 0),
-        head=(network.head * network.final_gain).numpy(),
+        final_gain=network.final_gain.contiguous().numpy(),
+        head=network.head.contiguous().numpy(),
         cos=network.rotation.real.contiguous().numpy(),
         sin=network.rotation.imag.contiguous().numpy(),
     )

@@ -10,7 +10,8 @@ vector instructions.
 
 Every operation is rounded as written, with multiply-adds where they are asked for and nowhere else: no fast-math flag
 leaves a choice to the compiler, which would make another one where the code is compiled anew or taken from disk. And
-numbers that are not finite stay that.
+numbers that are not finite stay that. The operations and their order are those of the trainer's forward pass, whose
+roundings these repeat: a multiply-add in one where the other has none would show in the ratios.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ TAYLOR = tuple(
 class Weights(NamedTuple):
     """Weights of all L layers, arranged as in :class:`turnscale.agent.transformer.Layer`; absent ones are empty.
 
-    ``cos`` and ``sin`` are [T, D / 2]; ``head`` is [V, H] with the final gain folded in.
+    ``cos`` and ``sin`` are [T, D / 2], ``final_gain`` is [H], ``head`` [V, H].
     """
 
     embedding: Array
@@ -75,6 +76,7 @@ class Weights(NamedTuple):
     gate_up_bias: Array
     down: Array
     down_bias: Array
+    final_gain: Array
     head: Array
     cos: Array
     sin: Array
@@ -188,8 +190,8 @@ def rotate(x: Array, size: Array, gain: Array, cos: Array, sin: Array, floor: fl
     for d in range(dim // 2):
         real, imaginary = x[2 * d], x[2 * d + 1]
         for b in range(rows):
-            turned = fma(real[b], cos[d], -imaginary[b] * sin[d])
-            imaginary[b] = fma(real[b], sin[d], imaginary[b] * cos[d])
+            turned = real[b] * cos[d] - imaginary[b] * sin[d]
+            imaginary[b] = real[b] * sin[d] + imaginary[b] * cos[d]
             real[b] = turned
 
 
@@ -304,6 +306,14 @@ def shift(x: Array, bias: Array) -> None:
 
 
 @machine_code()
+def scale(x: Array, gain: Array) -> None:
+    """x *= gain: [H, C] and [H]."""
+    for h in range(x.shape[0]):
+        for c in range(x.shape[1]):
+            x[h, c] *= gain[h]
+
+
+@machine_code()
 def place(x: Array, out: Array) -> None:
     """Copy [H, B] to the first columns of [H, B or more]."""
     for h in range(x.shape[0]):
@@ -381,6 +391,7 @@ def forward(
     pick(x, last, n - 1)
     final = scratch.inner[: width * rows].reshape(width, rows)
     normalise(last, final, size, floor)
+    scale(final, weights.final_gain)
     logits = scratch.logits[: weights.head.shape[0] * rows].reshape(weights.head.shape[0], rows)
     product(weights.head, final, logits)
 

@@ -35,7 +35,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def normalise(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(sum of squares + H eps) over the last dimension (H), in float32 inside.
+    """x / sqrt(sum of squares + H eps) over the last dimension (H); the root in float64 on a CPU, the rest in float32.
 
     This is the root-mean-square norm over sqrt(H); that factor and the gain are in the matrix that follows. The
     library's rms_norm takes twice as long on small rows.
@@ -74,8 +74,9 @@ def _normalise(x: Tensor, eps: float) -> Tensor:
 
 
 def _size(x: Tensor, eps: float) -> Tensor:
-    size = torch.linalg.vector_norm(x.float(), dim=-1, keepdim=True)
-    return torch.hypot(size, size.new_tensor((x.shape[-1] * eps) ** 0.5))
+    wide = torch.float64 if x.device.type == "cpu" else torch.float32
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+    return torch.hypot(size, size.new_tensor((x.shape[-1] * eps) ** 0.5)).float()
 
 
 def _swiglu(both: Tensor) -> Tensor:

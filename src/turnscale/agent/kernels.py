@@ -35,7 +35,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def normalise(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(sum of squares + H eps) over the last dimension (H); the root in float64 on a CPU, the rest in float32.
+    """x / sqrt(sum of squares + H eps) over the last dimension (H); the root in float64 on a CPU, else in float32.
 
     This is the root-mean-square norm over sqrt(H); that factor and the gain are in the matrix that follows. The
     library's rms_norm takes twice as long on small rows.

@@ -29,6 +29,8 @@ from workers import PEERS, peers
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results.json"
+REASONS = ROOT / "benchmarks" / "reasons.json"
+"""Why a target is missed: the beginning of a row's name, and the reason shown beside it where it is."""
 PAGES = {"full": ROOT / "benchmarks" / "README.md", "short": ROOT / "README.md"}
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
@@ -194,12 +196,21 @@ def table(results: dict[str, Any], kind: str) -> str:
     for _, row in rows:
         lines.append(
             f"| {row.name} | {number(row.ours)} {row.unit} | {with_unit(row)} | {number(row.ratio)} | "
-            f"{number(row.target)} | {row.verdict} | {row.note} |"
+            f"{number(row.target)} | {row.verdict} | {notes(row)} |"
         )
     commands = [
         f"- `{result['command']}`: {result['seconds']} s on {result['machine']}" for _, result in measured
     ]
     return "\n".join([*lines, "", "Measured by", "", *commands])
+
+
+def notes(row: Row) -> str:
+    """What is needed to read the row; where its target was missed, why."""
+    reasons: dict[str, str] = json.loads(REASONS.read_text(encoding="utf-8"))
+    why = [
+        reason for start, reason in reasons.items() if row.verdict == "missed" and row.name.startswith(start)
+    ]
+    return "; ".join(text for text in [row.note, *why[:1]] if text)
 
 
 def with_unit(row: Row) -> str:

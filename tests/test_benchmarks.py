@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -53,6 +54,22 @@ def test_a_miss_stands_in_both_tables(run: ModuleType) -> None:
     assert "| a step | 12,346 rows/s | 10,000 rows/s | 1.23 | 3 | missed | why |" in full
     assert "| a step | 1.23 | 3 | missed |" in short
     assert "`python x`: 3 s on m" in full
+
+
+def test_a_reason_stands_beside_a_miss_and_nowhere_else(run: ModuleType) -> None:
+    row = {"name": "rollout, single-turn, batch 8", "peer": 1.0, "target": 3.0, "note": "noted"}
+    missed, met = (run.table({"rollout": result(run, **row, ratio=ratio)}, "full") for ratio in (2.0, 4.0))
+    assert "| noted; generate with merged weights" in missed
+    assert "| noted |" in met
+
+
+def test_every_miss_on_file_has_a_reason(run: ModuleType) -> None:
+    from rows import Row
+
+    rows = [Row(**row) for result in run.load().values() for row in result["rows"]]
+    reasons = json.loads(run.REASONS.read_text(encoding="utf-8"))
+    for row in rows:
+        assert row.verdict != "missed" or any(map(row.name.startswith, reasons)), row.name
 
 
 def test_the_short_table_holds_what_had_a_target(run: ModuleType) -> None:

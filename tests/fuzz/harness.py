@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.mutate import spoilt
@@ -64,6 +64,7 @@ def fuzz(
         derandomize=True,
         database=None,
         report_multiple_bugs=False,
+        phases=[Phase.generate],  # a smaller number is no simpler file
         suppress_health_check=list(HealthCheck),
     )
     @given(SEEDS)

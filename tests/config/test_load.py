@@ -53,3 +53,11 @@ def test_a_file_without_a_mapping_points_to_a_page_that_exists(tmp_path: Path) -
         read_yaml(path)
     page = str(caught.value.remedy).removeprefix("see ").removesuffix(".")
     assert (Path(__file__).parents[2] / page).is_file()
+
+
+@pytest.mark.parametrize("levels", [101, 250, 900])
+def test_deep_nesting_is_refused_before_anything_follows_it(tmp_path: Path, levels: int) -> None:
+    path = tmp_path / "deep.yaml"
+    path.write_text("a: " + "[" * levels + "]" * levels, encoding="utf-8")
+    with pytest.raises(ConfigError, match="levels deep|nesting depth"):
+        read_yaml(path)

@@ -14,6 +14,9 @@ MOST_CHARACTERS = 2_000_000
 MOST_VALUES = 200_000
 """Most values of a document with every alias written out; a few lines of aliases can stand for billions."""
 
+MOST_LEVELS = 100
+"""Deepest nesting; shipped files have six levels, and validation can follow some 250."""
+
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "seq", "map", "merge")}
 _EXPONENT = re.compile(r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
@@ -106,6 +109,10 @@ class _Check:
         if isinstance(node, yaml.ScalarNode):
             _refuse_control(node)
         else:
+            if len(self._open) == MOST_LEVELS:
+                raise ParseError(
+                    f"is nested more than {MOST_LEVELS} levels deep.", _line(node), "flatten it."
+                )
             self._open.add(id(node))
             if isinstance(node, yaml.MappingNode):
                 _refuse_repeated(node)

@@ -59,5 +59,5 @@ def test_a_file_without_a_mapping_points_to_a_page_that_exists(tmp_path: Path) -
 def test_deep_nesting_is_refused_before_anything_follows_it(tmp_path: Path, levels: int) -> None:
     path = tmp_path / "deep.yaml"
     path.write_text("a: " + "[" * levels + "]" * levels, encoding="utf-8")
-    with pytest.raises(ConfigError, match="levels deep|nesting depth"):
+    with pytest.raises(ConfigError, match=r"levels deep|nesting depth"):
         read_yaml(path)

@@ -151,7 +151,8 @@ def _nudge(holder: Any, key: Any, rng: random.Random) -> None:
     if isinstance(old, bool):
         holder[key] = not old
     elif isinstance(old, (int, float)):
-        holder[key] = rng.choice([-old, old + 1, old * 1000, old / 3, old * 10**18])
+        third = old / 3 if abs(old) < 1e300 else 0.1  # no float holds a third of 10**400
+        holder[key] = rng.choice([-old, old + 1, old * 1000, third, old * 10**18])
     elif isinstance(old, str):
         at = rng.randrange(len(old) + 1)
         holder[key] = old[:at] + rng.choice(["é", "\n", "$", "../", "_", " ", "\x07", '"']) + old[at:]

@@ -136,6 +136,8 @@ def _load(path: Path, spec_hash: str, device: str) -> Snapshot:
         raise CheckpointError("belongs to another configuration.", file=path)
     if type(state["step"]) is not int or state["step"] < 0 or not isinstance(state["extra"], dict):
         raise CheckpointError("has no step or no counters.", file=path)
+    if path.name != f"step-{state['step']:06d}":
+        raise CheckpointError("is of another step than its folder's name says.", file=path)
     tensors = load_file(path / TENSORS, device=device)
     rows: dict[str, list[list[Any]]] = {}
     for line in (path / TABLES).read_text(encoding="utf-8").splitlines():

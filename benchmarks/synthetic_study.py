@@ -12,7 +12,8 @@ import pandas as pd
 from turnscale.config.schema import Study
 from turnscale.methods import load_method
 from turnscale.study import Plan, ResolvedCell, Spec, load_scale, load_study
-from turnscale.track.collect import CRITIC, IDENTITY
+from turnscale.track.collect import IDENTITY
+from turnscale.track.columns import CRITIC
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = {"search-2hop": 1.6, "search-3hop": 0.3, "search-4hop": -1.2}

@@ -9,6 +9,7 @@ import json
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,9 @@ from turnscale.files import write_csv, write_parquet
 from turnscale.seeding import fix_threads
 from turnscale.tabular.plan import FAMILY, MODEL, SCORE, TabularPlan, TabularRun, credits_of, method_of
 from turnscale.track.environment import code_revision, source_hash
-from turnscale.track.read import Store
-from turnscale.track.records import read_record, unlike_plan, verify_record, write_record
+from turnscale.track.read import Store, StoredJob
+from turnscale.track.records import read_record, store_problems, verify_record, write_record
 from turnscale.track.run import open_log
-from turnscale.track.store import database_problems
 
 OUTCOMES = "outcomes.parquet"
 SEEDS = "seeds.parquet"
@@ -259,12 +259,11 @@ def verify(plan: TabularPlan) -> list[str]:
     Raises:
         TrackingError: the store cannot be read.
     """
-    store = Store(plan.root)
-    every = store.all_jobs(plan.scale.scale)
-    by_id = {job.run_id: job for job in every}
-    problems = database_problems(plan.root)
-    for path in [*(run.path for run in plan.runs), plan.estimators_path]:
-        if (plan.root / path).exists():
-            problems += verify_record(plan.root / path, store, by_id)
+
+    def records(store: Store, jobs: Mapping[str, StoredJob]) -> Iterator[str]:
+        for path in [*(run.path for run in plan.runs), plan.estimators_path]:
+            if (plan.root / path).exists():
+                yield from verify_record(plan.root / path, store, jobs)
+
     known = {*(run.key for run in plan.runs), plan.estimators_key}
-    return problems + unlike_plan(every, plan.study.study, known)
+    return store_problems(plan.root, plan.scale.scale, plan.study.study, known, records)

@@ -22,25 +22,13 @@ from turnscale.errors import DataError
 from turnscale.estimates.schema import REASONS
 from turnscale.files import replacing, write_csv
 from turnscale.study import Plan, ResolvedCell
+from turnscale.track.columns import CRITIC, METRICS
 from turnscale.track.pieces import Piece, write_pieces
 from turnscale.track.read import Store, StoredJob
 from turnscale.track.records import base_key, critic_key, evaluation_tag, read_record
 
 IDENTITY = ("study", "scale", "family", "model", "cell", "method", "seed", "run_id")
 ATTEMPT = ("benchmark", "task", "attempt")
-METRICS = ("step", "metric", "value")
-CRITIC = (
-    "checkpoint",
-    "set",
-    "trajectory",
-    "prompt",
-    "turn",
-    "token",
-    "value",
-    "observation_tokens",
-    "reward",
-    "success",
-)
 
 
 def collect(plan: Plan, out_dir: Path, *, partial: bool = False) -> None:

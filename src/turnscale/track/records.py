@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -328,16 +328,40 @@ def verify(plan: Plan) -> list[str]:
     Raises:
         TrackingError: the store cannot be read.
     """
-    store = Store(plan.root)
-    every = store.all_jobs(plan.scale.scale)
-    by_id = {job.run_id: job for job in every}
-    problems = database_problems(plan.root)
-    for cell in plan.cells:
-        for seed in cell.seeds:
-            path = plan.root / plan.run_path(cell, seed)
-            if path.exists():
-                problems += _verify_run(path, plan.root / plan.evaluation_path(cell, seed), store, by_id)
-    return problems + unlike_plan(every, plan.study.study, {run.key for run in plan.runs()})
+
+    def records(store: Store, jobs: Mapping[str, StoredJob]) -> Iterator[str]:
+        for cell in plan.cells:
+            for seed in cell.seeds:
+                path = plan.root / plan.run_path(cell, seed)
+                if path.exists():
+                    yield from _verify_run(path, plan.root / plan.evaluation_path(cell, seed), store, jobs)
+
+    known = {run.key for run in plan.runs()}
+    return store_problems(plan.root, plan.scale.scale, plan.study.study, known, records)
+
+
+def store_problems(
+    root: Path,
+    scale: str,
+    study: str,
+    known: Collection[str],
+    records: Callable[[Store, Mapping[str, StoredJob]], Iterable[str]],
+) -> list[str]:
+    """Damage of the store's database, then what ``records`` finds, then what the store has besides a plan.
+
+    Args:
+        root: the project folder.
+        scale, study: of the plan.
+        known: keys of its runs.
+        records: given the store and its jobs of the scale by run id, says where records differ, one sentence each.
+
+    Raises:
+        TrackingError: the store cannot be read.
+    """
+    store = Store(root)
+    every = store.all_jobs(scale)
+    found = records(store, {job.run_id: job for job in every})
+    return [*database_problems(root), *found, *unlike_plan(every, study, known)]
 
 
 def unlike_plan(every: Sequence[StoredJob], study: str, known: Collection[str]) -> list[str]:

@@ -11,19 +11,6 @@ from turnscale.agent.rollout import Rollouts
 from turnscale.batch import TurnBatch
 from turnscale.finite import require_finite
 
-CRITIC_COLUMNS = (
-    "checkpoint",
-    "set",
-    "trajectory",
-    "prompt",
-    "turn",
-    "token",
-    "value",
-    "observation_tokens",
-    "reward",
-    "success",
-)
-
 
 def require_finite_batch(batch: TurnBatch) -> None:
     """Raise NumericalError where rewards, values or log-probabilities read for a step are not finite."""
@@ -67,7 +54,7 @@ def describe(rollouts: Rollouts, batch: TurnBatch, advantages: Tensor) -> dict[s
 
 
 def critic_rows(step: int, name: str, batch: TurnBatch, prompts: list[str]) -> list[list[Any]]:
-    """Tidy rows of ``CRITIC_COLUMNS`` of a valued batch; prompts are task hashes by panel index."""
+    """Tidy rows of ``turnscale.track.columns.CRITIC`` of a valued batch; prompts are task hashes by panel index."""
     if batch.values is None:
         raise ValueError("the batch has no critic values")
     rows: list[list[Any]] = []

@@ -17,6 +17,7 @@ from turnscale.errors import NumericalError
 from turnscale.files import write_tensors
 from turnscale.seeding import fix_threads
 from turnscale.study import Run
+from turnscale.track.columns import METRICS
 from turnscale.track.run import RunLog, open_run
 from turnscale.train import state
 from turnscale.train.trainer import Around, Stop, Trainer
@@ -107,7 +108,7 @@ def _dump(trainer: Trainer, work: Path, log: RunLog) -> None:
 
     The metrics since the last checkpoint go with it as a table, since a rerun repeats their steps.
     """
-    unsent = pd.DataFrame(trainer.metrics[trainer.sent :], columns=["step", "metric", "value"])
+    unsent = pd.DataFrame(trainer.metrics[trainer.sent :], columns=list(METRICS))
     table = work / f"failed-step-{trainer.step:06d}-metrics.csv"
     unsent.to_csv(table, index=False, lineterminator="\n")
     log.artifact(table, "failure")

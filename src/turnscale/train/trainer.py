@@ -42,10 +42,11 @@ from turnscale.methods import Method
 from turnscale.objective.value import explained_variance
 from turnscale.seeding import numpy_stream, stream_seed, torch_stream
 from turnscale.study import Run
+from turnscale.track.columns import CRITIC, METRICS
 from turnscale.track.run import RunLog
 from turnscale.train import state
 from turnscale.train.critic import read_heads, with_values
-from turnscale.train.describe import CRITIC_COLUMNS, critic_rows, describe, require_finite_batch
+from turnscale.train.describe import critic_rows, describe, require_finite_batch
 from turnscale.train.sampling import SCHEMES, Source
 from turnscale.train.twins import TwinCritics
 from turnscale.train.update import update_critic, update_policy
@@ -83,7 +84,7 @@ class Trainer:
         lost: episodes of training and validation that the environment broke, by reason.
         cursor: prompts taken from the epochs' permutations so far, where a step takes no fixed number of them.
         metrics: rows (step, name, value) so far.
-        critic_rows: rows of ``CRITIC_COLUMNS`` so far.
+        critic_rows: rows of ``CRITIC`` so far.
     """
 
     def __init__(
@@ -411,11 +412,11 @@ class Trainer:
         self.send(log)
         with replacing_folder(work / "final") as out:
             save_adapter(self.agent, out / "adapter", which="policy")
-            metrics = pd.DataFrame(self.metrics, columns=["step", "metric", "value"])
+            metrics = pd.DataFrame(self.metrics, columns=list(METRICS))
             write_parquet(metrics, out / "metrics.parquet")
             if self.critic_optimiser is not None:
                 save_adapter(self.agent, out / "critic", which="critic")
-                rows = pd.DataFrame(self.critic_rows, columns=list(CRITIC_COLUMNS))
+                rows = pd.DataFrame(self.critic_rows, columns=list(CRITIC))
                 write_parquet(rows, out / "critic_values.parquet")
         log.artifact(work / "final")
         cost = {
